@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from grace.data.decoding import Reading
 from grace.data.folders import load_update
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
@@ -55,7 +56,7 @@ def test_a_model_tells_known_classes_and_images_it_keeps(tmp_path: Path) -> None
         Replay.Settings(base=ts.recipe(), update=ts.recipe()), memory=MemorySettings(size=4)
     )
     learner = Learner.create(settings, shape=(3, 16, 16), directory=tmp_path / "model")
-    given = load_update(first, 3, 16)
+    given = load_update(first, Reading(3, 16))
     learner.update(given.images, given.labels)
     second = folder(tmp_path / "second", "cat", "Ant", seed=1)
     model = {path: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()}

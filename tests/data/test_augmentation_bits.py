@@ -11,9 +11,10 @@ from torch import Tensor
 
 from grace.data.augmentation import Augmentation, build_augmentation
 from grace.data.batches import augmented_batches, epoch_batches
+from grace.data.decoding import Reading
+from grace.data.file_images import FileImages
 from grace.data.image_changes import crop_boxes, resized_crop
 from grace.data.images import LabelledImages, TensorImages
-from grace.data.reading import FileImages
 from grace.settings.augmentation import AugmentationName
 
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
@@ -73,7 +74,9 @@ def in_files(data: LabelledImages, folder: Path, size: int) -> LabelledImages:
     paths = [folder / f"{number}.png" for number in range(len(data))]
     for path, image in zip(paths, data.images.gather(torch.arange(len(data))), strict=True):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
-    return LabelledImages(FileImages(paths, 3, (size, size), size), data.labels)
+    return LabelledImages(
+        FileImages(paths, Reading(3, size, shorter=size), (size, size)), data.labels
+    )
 
 
 def digest(batches: Iterable[tuple[Tensor, Tensor]]) -> str:

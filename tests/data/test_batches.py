@@ -16,8 +16,9 @@ from grace.data.batches import (
     epoch_batches,
     ordered_batches,
 )
+from grace.data.decoding import Reading
+from grace.data.file_images import FileImages
 from grace.data.images import LabelledImages, TensorImages, concatenate
-from grace.data.reading import FileImages
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.1)
 
@@ -33,7 +34,9 @@ def in_files(data: LabelledImages, folder: Path, size: int) -> LabelledImages:
     paths = [folder / f"{number}.png" for number in range(len(data))]
     for path, image in zip(paths, images, strict=True):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
-    return LabelledImages(FileImages(paths, 3, (size, size), size), data.labels)
+    return LabelledImages(
+        FileImages(paths, Reading(3, size, shorter=size), (size, size)), data.labels
+    )
 
 
 def seeded(seed: int) -> torch.Generator:

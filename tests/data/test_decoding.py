@@ -4,15 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from torchvision.transforms import CenterCrop, InterpolationMode, Resize
 
 from grace.base.errors import GraceError
-from grace.data.decoders import Look, read_pixels
-from grace.data.decoding import upright_size
-from grace.data.findings import Rules
-from grace.data.reading import decode_all, file_keys
+from grace.data.decoders import read_pixels
+from grace.data.decoding import Reading, upright_size
+from grace.data.folders import file_keys
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -29,7 +27,9 @@ def test_a_square_is_cut_as_torchvision_cuts_it(
     image.save(tmp_path / "a.png")
     resize = Resize(shorter, InterpolationMode.BILINEAR)
     expected = np.asarray(CenterCrop(crop)(resize(image)))
-    assert np.array_equal(read_pixels(tmp_path / "a.png", 3, crop, shorter), expected)
+    assert np.array_equal(
+        read_pixels(tmp_path / "a.png", Reading(3, crop, shorter=shorter)), expected
+    )
 
 
 def test_an_orientation_is_applied(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_an_orientation_is_applied(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     image.save(path, exif=exif)
     turned = np.rot90(np.asarray(image), k=-1)
-    assert np.array_equal(read_pixels(path, 3, None), turned)
+    assert np.array_equal(read_pixels(path, Reading(3)), turned)
     assert upright_size(path) == (4, 6)
 
 
@@ -49,10 +49,10 @@ def test_transparency_is_laid_on_white(tmp_path: Path) -> None:
     image.save(tmp_path / "a.png")
     # 100 · .2 + 255 · .8 = 224
     expected = [[10, 20, 30], [255, 255, 255], [224, 224, 224]]
-    assert read_pixels(tmp_path / "a.png", 3, None)[0].tolist() == expected
+    assert read_pixels(tmp_path / "a.png", Reading(3))[0].tolist() == expected
     grey = Image.new("LA", (1, 1), (7, 0))
     grey.save(tmp_path / "b.png")
-    assert read_pixels(tmp_path / "b.png", 1, None).tolist() == [[[255]]]
+    assert read_pixels(tmp_path / "b.png", Reading(1)).tolist() == [[[255]]]
 
 
 def test_palettes_give_their_colours(tmp_path: Path) -> None:
@@ -60,32 +60,32 @@ def test_palettes_give_their_colours(tmp_path: Path) -> None:
     image.putpalette([1, 2, 3, 200, 100, 50])
     image.putdata([1, 0])
     image.save(tmp_path / "a.png")
-    assert read_pixels(tmp_path / "a.png", 3, None)[0].tolist() == [[200, 100, 50], [1, 2, 3]]
+    assert read_pixels(tmp_path / "a.png", Reading(3))[0].tolist() == [[200, 100, 50], [1, 2, 3]]
     image.save(tmp_path / "b.png", transparency=1)
-    assert read_pixels(tmp_path / "b.png", 3, None)[0].tolist() == [[255, 255, 255], [1, 2, 3]]
+    assert read_pixels(tmp_path / "b.png", Reading(3))[0].tolist() == [[255, 255, 255], [1, 2, 3]]
 
 
 def test_sixteen_bits_are_scaled_to_eight(tmp_path: Path) -> None:
     levels = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
     Image.fromarray(levels).save(tmp_path / "a.png")
     # 32896 = 128 · 257
-    assert read_pixels(tmp_path / "a.png", 1, None).flatten().tolist() == [0, 1, 128, 255]
-    assert read_pixels(tmp_path / "a.png", 3, None).shape == (1, 4, 3)
+    assert read_pixels(tmp_path / "a.png", Reading(1)).flatten().tolist() == [0, 1, 128, 255]
+    assert read_pixels(tmp_path / "a.png", Reading(3)).shape == (1, 4, 3)
 
 
 def test_four_colour_print_and_black_and_white(tmp_path: Path) -> None:
     Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=100)
-    red = read_pixels(tmp_path / "a.jpg", 3, None)[4, 4].astype(int)
+    red = read_pixels(tmp_path / "a.jpg", Reading(3))[4, 4].astype(int)
     assert red[0] > 240
     assert red[1:].max() < 15
     Image.new("1", (2, 2), 1).save(tmp_path / "b.png")
-    assert read_pixels(tmp_path / "b.png", 3, None).min() == 255
+    assert read_pixels(tmp_path / "b.png", Reading(3)).min() == 255
 
 
 def test_grey_is_luma(tmp_path: Path) -> None:
     Image.new("RGB", (1, 1), (200, 100, 50)).save(tmp_path / "a.png")
     # .299 · 200 + .587 · 100 + .114 · 50 = 124.2
-    assert read_pixels(tmp_path / "a.png", 1, None).tolist() == [[[124]]]
+    assert read_pixels(tmp_path / "a.png", Reading(1)).tolist() == [[[124]]]
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp"])
@@ -96,13 +96,13 @@ def test_truncated_damaged_and_empty_files_are_named(tmp_path: Path, suffix: str
     for content in (whole[: len(whole) // 2], whole[:20], b"no image at all", b""):
         path.write_bytes(content)
         with pytest.raises(GraceError, match=rf"cannot read image '.*a\.{suffix}': ") as caught:
-            read_pixels(path, 3, None)
+            read_pixels(path, Reading(3))
         assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read image '.*none\.png'"):
-        read_pixels(tmp_path / "none.png", 3, None)
+        read_pixels(tmp_path / "none.png", Reading(3))
 
 
 def test_decompression_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,34 +112,7 @@ def test_decompression_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(
             GraceError, match=r"a\.png': (30×30 pixels are too many|it has too many)"
         ):
-            read_pixels(tmp_path / "a.png", 3, None)
-
-
-def test_images_of_the_first_ones_size_are_kept(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{name}.png" for name in "abc"]
-    for seed, (path, size) in enumerate(zip(paths, [(8, 8), (9, 8), (8, 8)], strict=True)):
-        noise(*size, seed).save(path)
-    images, looks = decode_all(paths, 3, Rules())
-    assert [look.size for look in looks if isinstance(look, Look)] == [(8, 8), (9, 8), (8, 8)]
-    expected = [torch.from_numpy(np.asarray(noise(8, 8, seed)).copy()) for seed in (0, 2)]
-    assert torch.equal(images.pixels, torch.stack(expected).permute(0, 3, 1, 2))
-    assert decode_all(paths, 1, Rules(image_size=8))[0].pixels.shape == (3, 1, 8, 8)
-
-
-def test_unreadable_images_leave_their_error(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{name}.png" for name in "abc"]
-    for path in paths:
-        noise(4, 4).save(path)
-    paths[1].write_bytes(b"")
-    images, looks = decode_all(paths, 3, Rules())
-    assert isinstance(looks[1], GraceError)
-    assert looks[1].what == "the file is empty"
-    expected = torch.from_numpy(np.asarray(noise(4, 4)).copy()).permute(2, 0, 1)
-    assert torch.equal(images.pixels, torch.stack([expected, expected]))
-    assert isinstance(looks[0], Look)
-    assert isinstance(looks[2], Look)
-    assert looks[0].key == looks[2].key
-    assert len(decode_all(paths[1:2], 3, Rules())[0]) == 0
+            read_pixels(tmp_path / "a.png", Reading(3))
 
 
 def test_files_are_compared_by_length_ending_and_content(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grace.data.decoding import Reading
 from grace.data.findings import Examination, examine
 from grace.data.folders import UpdateFolder, load_update
 from support.odd_images import bomb, encoded, fill, noise, put, row
@@ -42,7 +43,7 @@ def test_damaged_files_never_raise(tmp_path: Path) -> None:
             damaged[place] ^= 0xFF
             number += 1
             put(tmp_path / "ant" / f"{number}.jpg", bytes(damaged))
-    found = examine(tmp_path)
+    found = examine(tmp_path, Reading())
     assert found.num_images == number
     count = found.classes["ant"]
     assert count.train + count.duplicates + count.unreadable == number
@@ -52,7 +53,7 @@ def test_damaged_files_never_raise(tmp_path: Path) -> None:
 def test_decoders_are_not_heard(images: Path, recwarn: pytest.WarningsRecorder) -> None:
     warnings.simplefilter("always")
     put(images / "train" / "ant" / "big.png", bomb(10000, 10000))
-    assert examine(images).classes["ant"].unreadable == 1
+    assert examine(images, Reading()).classes["ant"].unreadable == 1
     assert len(recwarn) == 0
 
 
@@ -114,7 +115,7 @@ def test_any_folder_is_examined_and_what_is_ready_loads(
             grow(root / part, classes)
         for file in loose:
             put(root / file, CONTENTS[file])
-        found = examine(root, image_size=image_size)
+        found = examine(root, Reading(size=image_size))
         for text in [found.verdict, *lines(found), *lines(found, "note"), *found.classes]:
             assert "\n" not in text
         loaded = outcome(root, image_size, skip=False)
@@ -130,6 +131,6 @@ def test_any_folder_is_examined_and_what_is_ready_loads(
 
 def outcome(root: Path, image_size: int | None, skip: bool) -> UpdateFolder | str:
     try:
-        return load_update(root, 3, image_size, skip_unreadable=skip, skip_duplicates=skip)
+        return load_update(root, Reading(3, image_size, skip_unreadable=skip, skip_duplicates=skip))
     except ValueError as error:
         return str(error)

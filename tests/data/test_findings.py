@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from grace.base.errors import GraceError
+from grace.data.decoding import Reading
 from grace.data.findings import ClassCount, examine
 from grace.data.folders import load_update
 from support.odd_images import bomb, encoded, fill, noise, oriented, put
@@ -170,7 +171,7 @@ def test_the_doctor_lists_it_and_an_update_refuses_its_first_error(
     start(tmp_path)
     change, expected = CASES[case]
     change(tmp_path)
-    found = examine(tmp_path, image_size=8)
+    found = examine(tmp_path, Reading(size=8))
     texts = {finding.text: finding.severity for finding in found.findings}
     if case == "closed":
         texts = {text[: text.index(":") + 2]: kind for text, kind in texts.items()}
@@ -182,12 +183,12 @@ def test_the_doctor_lists_it_and_an_update_refuses_its_first_error(
     assert "\n" not in found.verdict
     if errors:
         with pytest.raises(GraceError) as caught:
-            load_update(tmp_path, 3, 8)
-        assert str(caught.value) == str(errors[0].error.found_in(str(tmp_path)))
+            load_update(tmp_path, Reading(3, 8))
+        assert str(caught.value) == f"{tmp_path}: {errors[0].text}: {errors[0].remedy}"
         str(caught.value).encode()
     else:
         notes = [text for text in texts if "at most 4" not in text]
-        assert list(load_update(tmp_path, 3, 8).notes) == notes
+        assert list(load_update(tmp_path, Reading(3, 8)).notes) == notes
 
 
 @pytest.mark.parametrize("name", REFUSED_NAMES)
@@ -195,7 +196,7 @@ def test_names_that_are_no_text_are_refused(tmp_path: Path, name: str) -> None:
     fill(tmp_path / name, 1, seed=1)
     pattern = f"refused class names .*{re.escape(REFUSED_NAMES[name])}.*: rename the folders"
     with pytest.raises(GraceError, match=pattern):
-        load_update(tmp_path, 3, None)
+        load_update(tmp_path, Reading(3))
 
 
 @pytest.mark.parametrize(
@@ -212,25 +213,23 @@ def test_a_part_that_could_be_a_class_is_refused(
     for seed, name in enumerate(layout):
         put(tmp_path / f"{name}.png", noise(seed))
     with pytest.raises(GraceError, match="could be a class or a part of the images") as caught:
-        load_update(tmp_path, 3, None)
+        load_update(tmp_path, Reading(3))
     assert f"'{folder}'" in str(caught.value)
 
 
 def test_no_folder_and_no_class_folders(tmp_path: Path) -> None:
-    for read in (examine, lambda root: load_update(root, 3, None)):
+    for read in (examine, load_update):
         with pytest.raises(GraceError, match=r"'.*none' does not exist: check the spelling"):
-            read(tmp_path / "none")
-    found = examine(tmp_path)
+            read(tmp_path / "none", Reading())
+    found = examine(tmp_path, Reading())
     assert (found.classes, found.num_images, found.smallest, found.largest) == ({}, 0, None, None)
     assert found.verdict.startswith("Not ready: no class folders; put the images of each class")
-    fill(tmp_path, 2, seed=1)
-    assert examine(tmp_path).verdict.startswith("Not ready: no class folders, only 2 images; put")
 
 
 def test_without_a_size_all_images_must_have_one(tmp_path: Path) -> None:
     start(tmp_path)
     sizes(tmp_path)
-    found = examine(tmp_path)
+    found = examine(tmp_path, Reading())
     (finding,) = found.findings
     assert finding.text == (
         "different sizes in pixels (3): 8×8 of 12 images, such as 'train/ant/000.png', 30×5 of 1 "
@@ -238,35 +237,35 @@ def test_without_a_size_all_images_must_have_one(tmp_path: Path) -> None:
     )
     assert (found.smallest, found.largest) == ((8, 8), (10, 20))
     with pytest.raises(GraceError, match=r"different sizes .*set data\.image_size"):
-        load_update(tmp_path, 3, None)
-    assert load_update(tmp_path, 3, 5).images.shape == (3, 5, 5)
+        load_update(tmp_path, Reading(3))
+    assert load_update(tmp_path, Reading(3, 5)).images.shape == (3, 5, 5)
 
 
 def test_what_is_left_out_is_counted_class_by_class(tmp_path: Path) -> None:
     start(tmp_path)
     unreadable(tmp_path)
     copies(tmp_path)
-    found = examine(tmp_path, known_classes=["bee", "car"], image_size=8)
+    found = examine(tmp_path, Reading(size=8), ["bee", "car"])
     assert found.num_images == 21
     assert found.classes == {
         "ant": ClassCount(train=3, test=3, unreadable=5, duplicates=4, is_new=True),
         "bee": ClassCount(train=5, test=0, unreadable=0, duplicates=1, is_new=False),
     }
-    skips = examine(tmp_path, image_size=8, skip_unreadable=True, skip_duplicates=True)
+    skips = examine(tmp_path, Reading(size=8, skip_unreadable=True, skip_duplicates=True))
     assert skips.is_ready
     assert skips.classes["ant"].is_new is None
-    loaded = load_update(tmp_path, 3, 8, skip_unreadable=True, skip_duplicates=True)
+    loaded = load_update(tmp_path, Reading(3, 8, skip_unreadable=True, skip_duplicates=True))
     assert loaded.labels == ["ant"] * 3 + ["bee"] * 5
     assert len(loaded.test_labels) == 3
 
 
 def test_a_class_known_in_another_spelling(tmp_path: Path) -> None:
     start(tmp_path)
-    found = examine(tmp_path, known_classes=["Ant", "bee"])
+    found = examine(tmp_path, Reading(), ["Ant", "bee"])
     assert found.verdict == (
         "Not ready: class names in another spelling (1): 'ant' is the known class 'Ant'; rename "
         "the folders."
     )
-    assert examine(tmp_path, known_classes=["ant"]).verdict == (
+    assert examine(tmp_path, Reading(), ["ant"]).verdict == (
         "Ready: 10 images of 2 classes can be learned."
     )

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from torchvision.transforms import CenterCrop, Resize
 
+from grace.data.file_images import FileImages
 from grace.data.folders import imagenet100_classes
 from grace.data.images import Dataset, TensorImages
-from grace.data.reading import FileImages
 from grace.data.sources import load_dataset
 from grace.settings.experiment import DataSettings
 

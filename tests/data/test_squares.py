@@ -10,9 +10,9 @@ from torchvision.transforms.v2.functional import center_crop, resize
 
 from grace.base.errors import GraceError
 from grace.data.decoders import read_pixels
-from grace.data.decoding import GREY, letterboxed, squared
+from grace.data.decoding import GREY, Reading, letterboxed, squared
+from grace.data.file_images import FileImages
 from grace.data.folders import load_folder, load_update
-from grace.data.reading import FileImages
 from grace.runs.provenance import fingerprints
 from grace.settings.experiment import Fit
 from grace.settings.load import load_experiment
@@ -49,7 +49,7 @@ def noise(width: int, height: int) -> Image.Image:
 def test_crops_are_torchvisions(size: tuple[int, int]) -> None:
     image = noise(*size)
     expected = center_crop(resize(image, [12]), [8, 8])
-    found = torch.from_numpy(np.array(squared(image, 8, 12, "crop")))
+    found = torch.from_numpy(np.array(squared(image, Reading(size=8, shorter=12))))
     assert torch.equal(found, torch.from_numpy(np.array(expected)))
 
 
@@ -57,19 +57,20 @@ def test_crops_are_torchvisions(size: tuple[int, int]) -> None:
 def test_margins_are_pillows(size: tuple[int, int]) -> None:
     image = noise(*size)
     expected = ImageOps.pad(image, (8, 8), Image.Resampling.BILINEAR, color=(GREY,) * 3)
-    found = torch.from_numpy(np.array(squared(image, 8, 8, "letterbox")))
+    found = torch.from_numpy(np.array(squared(image, Reading(size=8, fit="letterbox"))))
     assert torch.equal(found, torch.from_numpy(np.array(expected)))
 
 
 @pytest.mark.parametrize("size", [(1, 900), (900, 1), (3, 3), (40, 41), (8, 8)])
 def test_any_shape_becomes_the_square(size: tuple[int, int]) -> None:
     for fit in ("crop", "letterbox"):
-        assert squared(Image.new("RGB", size), 8, 8, fit).size == (8, 8)
+        assert squared(Image.new("RGB", size), Reading(size=8, fit=fit)).size == (8, 8)
 
 
 def test_a_square_is_the_same_in_both() -> None:
     image = stripes(20, 20)
-    one, two = (np.asarray(squared(image, 8, 8, fit)) for fit in ("crop", "letterbox"))
+    crop, letterbox = Reading(size=8), Reading(size=8, fit="letterbox")
+    one, two = (np.asarray(squared(image, reading)) for reading in (crop, letterbox))
     assert (one == two).all()
 
 
@@ -90,11 +91,11 @@ def wide(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("fit", ["crop", "letterbox"])
 def test_one_rule_in_every_reader(wide: Path, fit: Fit) -> None:
     paths = sorted(wide.glob("*/*.png"))
-    images = [read_pixels(path, 3, 8, fit=fit) for path in paths]
+    images = [read_pixels(path, Reading(3, 8, fit=fit)) for path in paths]
     wanted = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
-    learnt = load_update(wide, 3, 8, fit=fit)
+    learnt = load_update(wide, Reading(3, 8, fit=fit))
     assert torch.equal(learnt.images.pixels, wanted)
-    streamed = FileImages(paths, 3, (8, 8), 8, fit=fit)
+    streamed = FileImages(paths, Reading(3, 8, shorter=8, fit=fit), (8, 8))
     assert torch.equal(streamed.gather(torch.arange(6)), wanted)
     assert torch.equal(streamed.subset(torch.tensor([4])).gather(torch.tensor([0])), wanted[4:5])
     for streaming in ("true", "false"):
@@ -119,18 +120,23 @@ def test_streamed_crops_are_of_the_whole_square(wide: Path) -> None:
     """With boxes of the whole image, a letterboxed crop shows the margins."""
     paths = sorted(wide.glob("ant/*.png"))
     draws = torch.full((3, 22), 0.999)
-    crops = FileImages(paths, 3, (8, 8), 8, fit="letterbox").gather_crops(torch.arange(3), draws)
+    crops = FileImages(paths, Reading(3, 8, shorter=8, fit="letterbox"), (8, 8)).gather_crops(
+        torch.arange(3), draws
+    )
     assert crops.shape == (3, 3, 8, 8)
     assert (crops == GREY).all(dim=1).any()
-    plain = FileImages(paths, 3, (8, 8), 8).gather_crops(torch.arange(3), draws)
+    plain = FileImages(paths, Reading(3, 8, shorter=8), (8, 8)).gather_crops(torch.arange(3), draws)
     assert not (plain == GREY).all(dim=1).any()
 
 
 def test_the_digest_of_streamed_images_knows_the_rule(wide: Path) -> None:
     paths = sorted(wide.glob("*/*.png"))
-    crop = FileImages(paths, 3, (8, 8), 8)
-    assert crop.digest() != FileImages(paths, 3, (8, 8), 8, fit="letterbox").digest()
-    assert crop.digest() == FileImages(paths, 3, (8, 8), 8, fit="crop").digest()
+    crop = FileImages(paths, Reading(3, 8, shorter=8), (8, 8))
+    assert (
+        crop.digest()
+        != FileImages(paths, Reading(3, 8, shorter=8, fit="letterbox"), (8, 8)).digest()
+    )
+    assert crop.digest() == FileImages(paths, Reading(3, 8, shorter=8, fit="crop"), (8, 8)).digest()
 
 
 def test_it_is_part_of_the_protocol_unless_it_is_the_default() -> None:

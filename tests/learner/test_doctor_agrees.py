@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from grace.base.errors import GraceError
+from grace.data.decoding import Reading
 from grace.data.folders import load_update
 from grace.engine.progress import Progress
 from grace.learner.call import LearnCall
@@ -131,7 +132,7 @@ def test_what_needs_a_network_is_refused_by_learn_before_it_trains(
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Path:
     place = tmp_path_factory.mktemp("saved")
-    first = load_update(folder(place / "first", "ant", "bee"), 3, 16)
+    first = load_update(folder(place / "first", "ant", "bee"), Reading(3, 16))
     method = Replay.Settings(base=ts.recipe(), update=ts.recipe())
     learner = Learner.create(ts.settings(method), shape=(3, 16, 16), directory=place / "model")
     learner.update(first.images, first.labels)

@@ -10,6 +10,7 @@ from PIL import Image
 
 import grace
 from grace.data.decoders import read_pixels
+from grace.data.decoding import Reading
 from grace.learner.given_images import as_images, as_labels
 from support.picture_folders import folder, picture
 
@@ -22,7 +23,7 @@ def pixels(images: Any, shape: tuple[int, int, int] = (3, 16, 16)) -> torch.Tens
 def test_every_form_gives_the_same_pixels(tmp_path: Path) -> None:
     files = sorted(folder(tmp_path, "ant", count=3, side=20).rglob("*.png"))
     # As ``grace learn`` reads files of another size.
-    truth = np.stack([read_pixels(path, 3, 16) for path in files])
+    truth = np.stack([read_pixels(path, Reading(3, 16)) for path in files])
     expected = torch.from_numpy(truth).permute(0, 3, 1, 2)
     opened = [Image.open(path) for path in files]
     forms: list[Any] = [

@@ -10,7 +10,7 @@ from PIL import Image
 
 from grace.base.errors import GraceError
 from grace.data.decoders import read_pixels
-from grace.data.decoding import letterboxed
+from grace.data.decoding import Reading, letterboxed
 from grace.data.images import TensorImages, image_keys
 from grace.learner.learn import learn as learn_folder
 from grace.learner.learner import Learner
@@ -49,7 +49,7 @@ def learn(model: Path, images: Path, *overrides: str) -> None:
 
 
 def pixels(paths: Sequence[Path]) -> torch.Tensor:
-    found = [torch.from_numpy(read_pixels(path, 3, 16, fit="letterbox")) for path in paths]
+    found = [torch.from_numpy(read_pixels(path, Reading(3, 16, fit="letterbox"))) for path in paths]
     return torch.stack(found).permute(0, 3, 1, 2).contiguous()
 
 

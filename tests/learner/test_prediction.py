@@ -164,7 +164,7 @@ def test_threads_that_read_at_once_share_their_decoders(
         "def noted(self):\n    made.append(self)\n    first(self)\n"
         "decoders._Decoders.__init__ = noted\nstart = threading.Barrier(4)\n"
         f"path = Path({str(files[0][0])!r})\n"
-        "def read():\n    start.wait()\n    decoders.read_pixels(path, 3, 8)\n"
+        "def read():\n    start.wait()\n    decoders.read_pixels(path, decoders.Reading(3, 8))\n"
         "threads = [threading.Thread(target=read) for _ in range(4)]\n"
         "[own.start() for own in threads]\n[own.join() for own in threads]\nprint(len(made))\n"
     )

@@ -20,10 +20,9 @@ from PIL import ExifTags, Image, features
 from grace.base.errors import GraceError
 from grace.data import cifar, decoders
 from grace.data.decoders import look_at_all, read_pixels
-from grace.data.decoding import MAX_PIXELS, decode, naming
-from grace.data.findings import Rules
+from grace.data.decoding import MAX_PIXELS, Reading, decode, naming
 from grace.data.folder_tree import class_name, files_below, scan, twins
-from grace.data.reading import decode_all
+from grace.data.folders import load_update
 from grace.settings.experiment import DataSettings
 from support import odd_archives
 from support.odd_images import animated, bomb, encoded, noise, put
@@ -34,7 +33,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 def outcome(path: Path) -> str:
     """Read a file as every verb does; return what came of it."""
     try:
-        pixels = read_pixels(path, 3, 8)
+        pixels = read_pixels(path, Reading(3, 8))
     except GraceError as error:
         assert path.name in str(error)  # noqa: PT017 - a result is right, too
         return "refused"
@@ -78,10 +77,10 @@ def test_webp_images_are_turned_upright(tmp_path: Path, how: dict[str, object]) 
     exif[ExifTags.Base.Orientation] = 6
     image = noise(3, (50, 40))
     path = put(tmp_path / "a.webp", encoded(image, "WEBP", exif=exif, **how))
-    assert read_pixels(path, 3, None).shape == (50, 40, 3)
+    assert read_pixels(path, Reading(3)).shape == (50, 40, 3)
     assert outcome(put(tmp_path / "d.webp", path.read_bytes()[:-300])) == "refused"
     moving = put(tmp_path / "c.webp", animated(image, noise(5, (50, 40)), "WEBP"))
-    assert np.array_equal(read_pixels(moving, 3, None), np.asarray(image))
+    assert np.array_equal(read_pixels(moving, Reading(3)), np.asarray(image))
 
 
 @pytest.mark.parametrize("brand", ["avif", "heic", "mif1"])
@@ -89,7 +88,7 @@ def test_frames_of_films_are_refused(tmp_path: Path, brand: str) -> None:
     """A file of one kilobyte whose header said 8×8 pixels took 253 MB: its frame had 8192×8192."""
     path = put(tmp_path / "a.jpg", b"\0\0\0\x1cftyp" + brand.encode() + bytes(40))
     with pytest.raises(GraceError, match=r"a\.jpg': AVIF and HEIC images are not read") as caught:
-        read_pixels(path, 3, 8)
+        read_pixels(path, Reading(3, 8))
     assert caught.value.remedy == "convert it to JPEG or PNG"
     if brand == "avif" and features.check("avif"):
         assert outcome(put(tmp_path / "b.avif", encoded(noise(1, (16, 16)), "AVIF"))) == "refused"
@@ -97,9 +96,9 @@ def test_frames_of_films_are_refused(tmp_path: Path, brand: str) -> None:
 
 def test_the_limit_of_pixels_is_a_setting(tmp_path: Path) -> None:
     path = put(tmp_path / "a.png", noise(0, (20, 10)))
-    assert read_pixels(path, 3, 8, max_pixels=200).shape == (8, 8, 3)
+    assert read_pixels(path, Reading(3, 8, max_pixels=200)).shape == (8, 8, 3)
     with pytest.raises(GraceError, match=r"a\.png': 20×10 pixels are too many.*data\.max_pixels"):
-        read_pixels(path, 3, 8, max_pixels=199)
+        read_pixels(path, Reading(3, 8, max_pixels=199))
     assert DataSettings().max_pixels == MAX_PIXELS
 
 
@@ -110,15 +109,16 @@ def test_headers_that_promise_too_much(tmp_path: Path, size: tuple[int, int]) ->
 
 def test_one_huge_image_among_small_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for all was made in the size of the first: 215 GB for 800 images."""
-    paths = [put(tmp_path / f"{n}.png", noise(n, (64 if n == 0 else 4, 64))) for n in range(9)]
-    monkeypatch.setattr("grace.data.reading.memory_bytes", lambda: 64 * 64 * 3 * 4)
-    images, looks = decode_all(paths, 3, Rules())
-    assert len(images) == 1
-    assert len(looks) == 9
-    for path in paths:
-        put(path, noise(0, (64, 64)))
+    paths = [tmp_path / f"ant/{n}.png" for n in range(9)]
+    for n, path in enumerate(paths):
+        put(path, noise(n, (64 if n == 0 else 4, 64)))
+    monkeypatch.setattr("grace.data.folders.memory_bytes", lambda: 64 * 64 * 3 * 4)
+    with pytest.raises(GraceError, match="different sizes in pixels"):
+        load_update(tmp_path, Reading())
+    for n, path in enumerate(paths):
+        put(path, noise(n, (64, 64)))
     with pytest.raises(GraceError, match=r"images of 64×64 pixels, as '.*2\.png' has, take 36"):
-        decode_all(paths, 3, Rules())
+        load_update(tmp_path, Reading())
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
@@ -185,7 +185,7 @@ def test_an_attack_ends_in_one_line(tmp_path: Path, name: str) -> None:
         "import sys, resource\nfrom pathlib import Path\n"
         "from grace.data import decoders\n"
         "for name in sys.argv[1:]:\n"
-        "    try:\n        print(decoders.read_pixels(Path(name), 3, 8).shape)\n"
+        "    try:\n        print(decoders.read_pixels(Path(name), decoders.Reading(3, 8)).shape)\n"
         "    except ValueError as error:\n        print(error)\n"
         "decoders.end_decoders()\n"
         "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
@@ -212,7 +212,7 @@ def test_the_first_check_holds_without_limits_of_a_process(tmp_path: Path, name:
         os.truncate(path, length)
     start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(GraceError, match=r"a\.png'"), naming(path):
-        decode(path, 3)
+        decode(path, Reading())
     assert time.process_time() - start < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000
 
@@ -220,9 +220,9 @@ def test_the_first_check_holds_without_limits_of_a_process(tmp_path: Path, name:
 def test_what_follows_an_image_is_none_of_its_scans(tmp_path: Path) -> None:
     whole = encoded(Image.new("L", (1000, 1000), 100), "JPEG", progressive=True)
     film = put(tmp_path / "b.jpg", whole + 3000 * whole[whole.rindex(b"\xff\xda") : -2])
-    assert read_pixels(film, 1, 8).shape == (8, 8, 1)
+    assert read_pixels(film, Reading(1, 8)).shape == (8, 8, 1)
     few = jpeg_with(bytes(1000))
-    assert read_pixels(put(tmp_path / "a.jpg", few), 3, 8).shape == (8, 8, 3)
+    assert read_pixels(put(tmp_path / "a.jpg", few), Reading(3, 8)).shape == (8, 8, 3)
 
 
 def test_a_folder_of_attacks_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_a_folder_of_attacks_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "executable", "/bin/true")
     monkeypatch.setattr(decoders, "MOST_ENDED", 3)
     decoders.end_decoders()
-    found = look_at_all(paths, channels=3, image_size=8)
+    found = look_at_all(paths, Reading(3, 8))
     for _ in range(3):
         assert "ends the decoder" in str(next(found))
     with pytest.raises(GraceError, match=r"more than 3 images .* such as '.*3\.png': remove them"):
@@ -244,7 +244,7 @@ def test_large_images_are_read_in_a_gigabyte(tmp_path: Path) -> None:
     image = Image.linear_gradient("L").resize((9400, 9400)).convert("RGB")
     for kind, options in (("JPEG", {}), ("PNG", {"compress_level": 1})):
         path = put(tmp_path / "a", encoded(image, kind, **options))
-        assert read_pixels(path, 3, 64).shape == (64, 64, 3)
+        assert read_pixels(path, Reading(3, 64)).shape == (64, 64, 3)
 
 
 def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
@@ -263,8 +263,8 @@ def test_modules_come_from_grace_not_from_the_folder(tmp_path: Path) -> None:
     put(tmp_path / "PIL/__init__.py", b"raise SystemExit(1)")
     put(tmp_path / "a.png", noise(0))
     code = (
-        "from pathlib import Path\nfrom grace.data.decoders import read_pixels\n"
-        "print(read_pixels(Path('a.png'), 3, 8).shape)"
+        "from pathlib import Path\nfrom grace.data.decoders import Reading, read_pixels\n"
+        "print(read_pixels(Path('a.png'), Reading(3, 8)).shape)"
     )
     words = [sys.executable, "-P", "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)

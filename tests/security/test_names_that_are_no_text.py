@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from grace.data.decoding import Reading
 from grace.data.findings import examine
 from grace.data.folder_tree import scan
 from support.commands import call
@@ -38,7 +39,7 @@ def test_folders_are_scanned(images: Path) -> None:
 
 def test_the_doctor_names_them(images: Path) -> None:
     (images / "bee" / f"broken{ODD}.png").write_bytes(b"x")
-    (found,) = [own for own in examine(images).findings if own.severity == "error"]
+    (found,) = [own for own in examine(images, Reading()).findings if own.severity == "error"]
     assert list(found.where) == [r"'bee/broken\udcff\udcfe.png' (its content is not an image)"]
 
 

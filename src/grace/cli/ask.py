@@ -248,9 +248,10 @@ def _thumbnail(path: Path, side: int = 128) -> str:
     from PIL import Image
 
     from grace.data.decoders import read_pixels
+    from grace.data.decoding import Reading
 
     try:
-        image = Image.fromarray(read_pixels(path, 3, side, fit="letterbox"))
+        image = Image.fromarray(read_pixels(path, Reading(3, side, "letterbox")))
     except GraceError:
         return ""
     out = io.BytesIO()

@@ -9,7 +9,7 @@ Departures from the torchvision pipelines of the published protocols (docs/data.
 2. A random resized crop is not rounded to whole grey levels (a difference below one level).
 3. Images in memory were cut to a square of the final size before: the crop box is drawn inside that
    square, and the test transform only normalises. Images streamed from files are cropped at full
-   resolution (``reading.FileImages``).
+   resolution (``file_images.FileImages``).
 4. AutoAugment and RandAugment take torchvision's operations for tensors, not PIL's, which shear
    about another point and interpolate otherwise (``image_changes``). A choice is drawn for every
    image of the batch, while torchvision draws one per call; a change of probability 0 never happens

@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, cast, final
+from typing import IO, Any, Literal, cast, final
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -30,10 +30,7 @@ from PIL import Image, ImageOps
 from grace.base.errors import GraceError
 from grace.base.machine import memory_bytes, usable_cores
 from grace.base.words import printable
-from grace.data.decoding import MAX_PIXELS, SECONDS, flattened, refusal, squared
-
-if TYPE_CHECKING:
-    from grace.settings.experiment import Fit
+from grace.data.decoding import SECONDS, Reading, flattened, squared
 
 MOST_ENDED = 20
 """Files of a folder that may end a decoder; each takes seconds."""
@@ -76,14 +73,11 @@ class _Decoder:
                 # A buffered reader fills all of it, unless the process has ended.
                 if cast("Any", self._answers).readinto(pixels) == len(pixels):
                     return facts, pixels
-        raise CostlyImageError(self._end_in_words(self._process.wait()))
-
-    @staticmethod
-    def _end_in_words(code: int) -> str:
-        late = {-getattr(signal, name, 0) for name in ("SIGPROF", "SIGALRM")}
-        if code in late:
-            return f"decoding it takes more than {SECONDS} seconds"
-        return f"decoding it ends the decoder (code {code})"
+        code = self._process.wait()
+        what = f"decoding it ends the decoder (code {code})"
+        if code in {-getattr(signal, name, 0) for name in ("SIGPROF", "SIGALRM")}:
+            what = f"decoding it takes more than {SECONDS} seconds"
+        raise CostlyImageError(what, "remove it")
 
     def end(self) -> None:
         """End the process and wait for it."""
@@ -150,67 +144,39 @@ class Look:
     original size if the image is not resized."""
 
 
-def read_pixels(
-    path: Path,
-    channels: Literal[1, 3],
-    image_size: int | None,
-    shorter: int | None = None,
-    max_pixels: int = MAX_PIXELS,
-    fit: "Fit" = "crop",
-) -> Pixels:
-    """Read a stranger's image file as pixels (H, W, channels), in a process of its own.
-
-    Arguments are those of ``decoding.decode``.
+def read_pixels(path: Path, reading: Reading) -> Pixels:
+    """Read a stranger's image file as pixels (H, W, C), in a process of its own.
 
     Raises:
         GraceError: if the file is missing, no regular file, empty, truncated, damaged, or takes too
             many pixels, too much memory or time; it names the file.
     """
-    return _read(path, channels, image_size, shorter, max_pixels, fit)[0]
+    return _read(path, reading)[0]
 
 
-def _read(
-    path: Path,
-    channels: Literal[1, 3],
-    image_size: int | None,
-    shorter: int | None,
-    max_pixels: int,
-    fit: "Fit",
-) -> tuple[Pixels, tuple[int, int]]:
+def _read(path: Path, reading: Reading) -> tuple[Pixels, tuple[int, int]]:
+    """Return the pixels, and the file's own width and height."""
     request = {
         # The decoder has started elsewhere, if this program has changed its directory.
         "path": str(Path.cwd() / path),
-        "channels": channels,
-        "size": image_size,
-        "shorter": shorter,
-        "fit": fit,
-        "max_pixels": max_pixels,
+        "reading": asdict(reading),
         "limit": Image.MAX_IMAGE_PIXELS,
     }
     try:
         facts, pixels = _decoders().ask(request)
-    except CostlyImageError as error:
-        raise CostlyImageError(
-            error.what, "remove it", where=f"cannot read image '{path}'"
-        ) from None
-    if "what" in facts:
-        raise refusal(path, facts["what"], facts["remedy"])
+        if "what" in facts:
+            raise GraceError(facts["what"], facts["remedy"])
+    except GraceError as error:
+        raise error.found_in(f"cannot read image '{path}'") from None
     width, height = facts["size"]
-    levels = np.frombuffer(pixels, dtype=np.uint8).reshape(*facts["shape"], channels)
+    levels = np.frombuffer(pixels, dtype=np.uint8).reshape(*facts["shape"], reading.channels)
     return levels, (width, height)
 
 
 def look_at_all(
-    paths: Sequence[Path],
-    *,
-    channels: Literal[1, 3],
-    image_size: int | None,
-    max_pixels: int = MAX_PIXELS,
-    fit: "Fit" = "crop",
+    paths: Sequence[Path], reading: Reading
 ) -> Iterator[tuple[Look, Pixels] | GraceError]:
     """Decode the image files of a folder, several at once, in their order.
-
-    Arguments are those of ``decoding.decode``.
 
     Yields:
         For each file its properties and pixels (C, H, W), or the error if it cannot be read.
@@ -221,17 +187,17 @@ def look_at_all(
 
     def look(path: Path) -> tuple[Look, Pixels] | GraceError:
         try:
-            pixels, size = _read(path, channels, image_size, None, max_pixels, fit)
+            pixels, size = _read(path, reading)
         except GraceError as error:
             return error
         pixels = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         key = hashlib.sha256(pixels.data).digest()
-        return Look(size=size, key=key if image_size else (key, size)), pixels
+        return Look(size=size, key=key if reading.size else (key, size)), pixels
 
     num_ended = 0
     coming: deque[Future[tuple[Look, Pixels] | GraceError]] = deque()
     # Images that are kept whole would take much memory while they wait.
-    most = 8 if image_size is None else 256
+    most = 8 if reading.size is None else 256
     with ThreadPoolExecutor(_decoders().most) as pool:
         try:
             for place in range(len(paths)):
@@ -248,17 +214,10 @@ def look_at_all(
                 future.cancel()
 
 
-def pixels_of(
-    image: Image.Image,
-    channels: Literal[1, 3],
-    image_size: int | None = None,
-    fit: "Fit" = "crop",
-) -> Pixels:
+def pixels_of(image: Image.Image, reading: Reading) -> Pixels:
     """Return the pixels of an image of a Python program as ``read_pixels`` does those of a file."""
-    upright = flattened(ImageOps.exif_transpose(image), channels)
-    if image_size is not None:
-        upright = squared(upright, image_size, image_size, fit)
-    return as_array(upright, channels)
+    upright = flattened(ImageOps.exif_transpose(image), reading.channels)
+    return as_array(squared(upright, reading), reading.channels)
 
 
 def as_array(image: Image.Image, channels: Literal[1, 3]) -> Pixels:

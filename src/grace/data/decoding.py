@@ -13,7 +13,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, final
 
@@ -56,6 +57,35 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 """What turns an image upright, by the camera's orientation."""
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """How image files become pixels, and which of them are refused or left out.
+
+    ``use`` says what the images are for. A *learner* uses each image once and refuses an image with
+    two classes. An *experiment* measures a data set as it is: copies among the training images are
+    only counted, but test images among them are refused, because they would falsify the accuracy.
+    A *benchmark* only counts these too, because published results include them.
+    """
+
+    channels: Literal[1, 3] = 3
+    """1 for grey (ITU-R 601 luma), 3 for RGB."""
+    size: int | None = None
+    """Side in pixels of the square made of each image; ``None`` keeps each as it is."""
+    fit: "Fit" = "crop"
+    """How an image becomes a square."""
+    max_pixels: int = MAX_PIXELS
+    """An image with more pixels is refused before it is decoded."""
+    shorter: int | None = None
+    """Length in pixels to which ``crop`` resizes the shorter side; ``None`` means ``size``."""
+    use: Literal["learner", "experiment", "benchmark"] = "learner"
+    skip_unreadable: bool = False
+    """Leave unreadable images out instead of refusing them."""
+    skip_duplicates: bool = False
+    """Leave duplicates out instead of refusing them; in a benchmark, training images that are test
+    images too."""
 
 
 @final
@@ -127,27 +157,11 @@ def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
         return (image.height, image.width) if is_turned else (image.width, image.height)
 
 
-def decode(
-    path: Path,
-    channels: Literal[1, 3],
-    *,
-    size: int | None = None,
-    shorter: int | None = None,
-    fit: "Fit" = "crop",
-    max_pixels: int = MAX_PIXELS,
-) -> tuple[Image.Image, tuple[int, int]]:
+def decode(path: Path, reading: Reading) -> tuple[Image.Image, tuple[int, int]]:
     """Read an image file upright, as 8-bit grey or RGB, made a square when a size is given.
 
     The camera's orientation is applied; 16-bit grey is scaled to 8 bits; transparent parts are
     laid on white, as browsers show them; of an animation the first frame is taken.
-
-    Args:
-        path: JPEG, PNG, WebP, BMP, GIF or TIFF, whatever its name says.
-        channels: 1 for grey (ITU-R 601 luma), 3 for RGB.
-        size: side of the square in pixels; ``None`` keeps the image as it is.
-        shorter: see ``squared``; ``None`` means ``size``.
-        fit: how it becomes a square.
-        max_pixels: an image with more pixels is refused before it is decoded.
 
     Returns:
         The image, and the file's own width and height, upright.
@@ -156,20 +170,16 @@ def decode(
         GraceError: if the file is no regular file, or has too many pixels.
         Exception: of a decoder, for a damaged file; ``naming`` makes one line of all of them.
     """
-    with _opened(path, max_pixels) as image, _alone(image.width * image.height):
+    with (
+        _opened(path, reading.max_pixels) as image,
+        # Large images wait for each other: each takes up to twelve bytes a pixel.
+        _LARGE if image.width * image.height > 2**24 else nullcontext(),
+    ):
         _orientation(image)  # Kept by PIL: loading a TIFF image takes its tags away.
         image.load()
         turn = _TURNS.get(_orientation(image))
-        upright = flattened(image if turn is None else image.transpose(turn), channels)
-        size_before = upright.size
-        if size is not None:
-            upright = squared(upright, size, shorter or size, fit)
-    return upright, size_before
-
-
-def _alone(num_pixels: int) -> AbstractContextManager[object]:
-    """Let large images wait for each other: each takes up to twelve bytes a pixel."""
-    return _LARGE if num_pixels > 2**24 else nullcontext()
+        upright = flattened(image if turn is None else image.transpose(turn), reading.channels)
+        return squared(upright, reading), upright.size
 
 
 def _orientation(image: Image.Image) -> int:
@@ -190,36 +200,31 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # Damaged bytes can make decoders raise anything.
-        raise refusal(path, *reason(path, error)) from None
-
-
-def refusal(path: Path, what: str, remedy: str) -> GraceError:
-    """Return the error for a file that cannot be read."""
-    return GraceError(what, remedy, where=f"cannot read image '{path}'")
+        raise GraceError(*reason(path, error), where=f"cannot read image '{path}'") from None
 
 
 def reason(path: Path, error: Exception) -> tuple[str, str]:
     """Return in a few words why a file cannot be read, and what to do."""
-    is_link = path.is_symlink()
-    if isinstance(error, FileNotFoundError) and not is_link:
-        return "it does not exist", "check the spelling"
     remedy = "replace or remove it"
-    if isinstance(error, GraceError):
-        return error.what, error.remedy or remedy
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        what = "it has too many pixels"
-    elif isinstance(error, MemoryError):
-        what = "decoding it takes too much memory"
-    elif isinstance(error, FileNotFoundError):
-        what = "it is a link to nothing"
-    elif isinstance(error, OSError) and error.strerror:
-        what = error.strerror.lower()
-    elif path.stat().st_size == 0:
-        what = "the file is empty"
-    elif isinstance(error, UnidentifiedImageError):
-        what = "its content is not an image"
-    else:
-        what = "it is damaged, cut off or of a kind that is not supported"
+    match error:
+        case FileNotFoundError() if not path.is_symlink():
+            return "it does not exist", "check the spelling"
+        case GraceError():
+            return error.what, error.remedy or remedy
+        case Image.DecompressionBombError() | Image.DecompressionBombWarning():
+            what = "it has too many pixels"
+        case MemoryError():
+            what = "decoding it takes too much memory"
+        case FileNotFoundError():
+            what = "it is a link to nothing"
+        case OSError() if error.strerror:
+            what = error.strerror.lower()
+        case _ if path.stat().st_size == 0:
+            what = "the file is empty"
+        case UnidentifiedImageError():
+            what = "its content is not an image"
+        case _:
+            what = "it is damaged, cut off or of a kind that is not supported"
     return what, remedy
 
 
@@ -240,8 +245,8 @@ def flattened(image: Image.Image, channels: Literal[1, 3]) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-def squared(image: Image.Image, size: int, shorter: int, fit: "Fit") -> Image.Image:
-    """Make an image a square of side ``size``: the only rule by which grace does so.
+def squared(image: Image.Image, reading: Reading) -> Image.Image:
+    """Make an image a square if a size is given: the only rule by which grace does so.
 
     ``crop`` resizes the shorter side to ``shorter`` pixels, at least ``size``, and cuts the centre,
     as torchvision's ``Resize`` and ``CenterCrop``; ``letterbox`` resizes the longer side to
@@ -250,9 +255,12 @@ def squared(image: Image.Image, size: int, shorter: int, fit: "Fit") -> Image.Im
     Raises:
         GraceError: if the resized image would exceed PIL's limit for decompression bombs.
     """
-    if fit == "letterbox":
+    size = reading.size
+    if size is None:
+        return image
+    if reading.fit == "letterbox":
         return letterboxed(image, size)
-    width, height = image.size
+    shorter, (width, height) = reading.shorter or size, image.size
     if min(width, height) != shorter:
         longer = max(shorter, int(shorter * max(width, height) / min(width, height)))
         if longer * shorter > (Image.MAX_IMAGE_PIXELS or sys.maxsize):
@@ -289,12 +297,12 @@ def serve() -> None:
     answers = sys.stdout.buffer
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        path, limit = Path(request.pop("path")), request.pop("limit")
+        path, reading = Path(request["path"]), Reading(**request["reading"])
         pixels = b""
-        with _bounded(request["max_pixels"]):
-            Image.MAX_IMAGE_PIXELS = limit
+        with _bounded(reading.max_pixels):
+            Image.MAX_IMAGE_PIXELS = request["limit"]
             try:
-                image, size = decode(path, **request)
+                image, size = decode(path, reading)
                 pixels = image.tobytes()
                 facts: dict[str, Any] = {"size": size, "shape": (image.height, image.width)}
             except Exception as error:  # Damaged bytes can make decoders raise anything.

@@ -77,18 +77,23 @@ class FolderTree:
     """Folders that cannot be listed."""
 
     @property
+    def names(self) -> list[str]:
+        """Names of all classes, sorted."""
+        return sorted({folder.name for folder in self.folders})
+
+    @property
     def class_names(self) -> list[str]:
         """Names of the training classes, sorted."""
         return sorted({folder.name for folder in self.folders if not folder.is_test})
 
     def files(self, is_test: bool) -> list[ImageFile]:
-        """Return the image files of one part, class by class."""
-        return [
+        """Return the image files of one part, sorted by class name and then by path."""
+        return sorted(
             ImageFile(folder.name, path, is_test)
             for folder in self.folders
             if folder.is_test == is_test
             for path in folder.found.images
-        ]
+        )
 
 
 def scan(root: Path) -> FolderTree:

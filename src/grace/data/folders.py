@@ -1,9 +1,13 @@
-"""Folders of images as data sets of experiments, ImageNet-100, and the images of one update."""
+"""Folders of images as data sets of experiments, ImageNet-100, and the images of one update.
+
+Shapes: N images, C channels, H×W pixels.
+"""
 
 import hashlib
-import json
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,15 +16,18 @@ from typing import Literal, final
 import torch
 
 from grace.base.errors import GraceError
+from grace.base.machine import memory_bytes
+from grace.base.words import in_bytes, printable
 from grace.data.arrays import chosen_classes, first_of_each, held_out, imagenet_constants
-from grace.data.decoding import MAX_PIXELS, upright_size
-from grace.data.findings import Rules, judge_layout, refuse_first
-from grace.data.folder_tree import FolderTree, ImageFile, scan
-from grace.data.images import Dataset, LabelledImages, TensorImages
-from grace.data.reading import Part, read_parts
+from grace.data.decoders import Look, look_at_all
+from grace.data.decoding import Reading, upright_size
+from grace.data.file_images import FileImages, file_digest
+from grace.data.findings import Looks, judge_images, refuse_first, sound_tree
+from grace.data.folder_tree import FolderTree, ImageFile
+from grace.data.images import Dataset, Images, LabelledImages, TensorImages
 from grace.data.scenario import class_order
 from grace.settings.augmentation import crops_at_random
-from grace.settings.experiment import DataSettings, Fit
+from grace.settings.experiment import DataSettings
 
 
 def load_folder(settings: DataSettings) -> Dataset:
@@ -29,9 +36,9 @@ def load_folder(settings: DataSettings) -> Dataset:
     Raises:
         GraceError: for the first thing that is wrong with the folder or a file.
     """
-    tree = scan(_root(settings))
-    name = tree.root.resolve().name
-    return _load(tree, settings, name, tree.class_names, _rules(settings, "experiment"))
+    reading = _reading(settings, "experiment")
+    tree, notes = sound_tree(_root(settings), reading)
+    return _load(tree, settings, tree.root.resolve().name, tree.class_names, reading, notes)
 
 
 def load_imagenet100(settings: DataSettings) -> Dataset:
@@ -40,14 +47,15 @@ def load_imagenet100(settings: DataSettings) -> Dataset:
     Raises:
         GraceError: for the first thing that is wrong with the folder or a file.
     """
-    tree = scan(_root(settings))
+    reading = _reading(settings, "benchmark")
+    tree, notes = sound_tree(_root(settings), reading)
     if tree.test is None:
         raise GraceError(
             f"'{tree.root}' needs both train/<synset>/ and val/<synset>/",
             "sort the validation images into one folder per synset",
         )
     names = imagenet100_classes(tree.class_names, settings.class_list)
-    dataset = _load(tree, settings, "imagenet100", names, _rules(settings, "benchmark"))
+    dataset = _load(tree, settings, "imagenet100", names, reading, notes)
     if len(tree.class_names) == 100:
         note = "the folder has exactly 100 classes, which were taken as they are"
         dataset = replace(dataset, notes=[*dataset.notes, note])
@@ -93,64 +101,63 @@ def _root(settings: DataSettings) -> Path:
     return Path(settings.root).expanduser()
 
 
-def _rules(settings: DataSettings, use: Literal["experiment", "benchmark"]) -> Rules:
-    return Rules(
+def _reading(settings: DataSettings, use: Literal["experiment", "benchmark"]) -> Reading:
+    return Reading(
+        channels=settings.channels or 3,
+        size=settings.image_size,
+        fit=settings.fit,
+        max_pixels=settings.max_pixels,
         use=use,
         skip_unreadable=settings.skip_unreadable,
         skip_duplicates=settings.skip_duplicates,
-        image_size=settings.image_size,
-        max_pixels=settings.max_pixels,
-        fit=settings.fit,
     )
 
 
 def _load(
-    tree: FolderTree, settings: DataSettings, name: str, class_names: Sequence[str], rules: Rules
+    tree: FolderTree,
+    settings: DataSettings,
+    name: str,
+    class_names: Sequence[str],
+    reading: Reading,
+    notes: Sequence[str],
 ) -> Dataset:
-    layout = judge_layout(tree, rules)
-    refuse_first(layout, tree.root)
     names = [class_names[label] for label in chosen_classes(class_names, settings)]
     parts = _split(tree, settings, names)
-    channels: Literal[1, 3] = settings.channels or 3
+    streams = _streams(settings, reading, [file for part in parts for file in part])
     side = settings.image_size
-    # 256 to 224 where crops are drawn from the whole image, as ImageNet is tested.
-    is_wide = side is not None and crops_at_random(settings.augmentation)
-    (train, test), found = read_parts(
-        tree.root,
-        parts,
-        channels,
-        rules,
-        streams=_streams(settings, channels, [file for part in parts for file in part]),
-        shorter=side * 256 // 224 if side is not None and is_wide else side,
-    )
-    mean, std = imagenet_constants(channels)
+    if streams and side is not None:
+        # 256 to 224 where crops are drawn from the whole image, as ImageNet is tested.
+        is_wide = crops_at_random(settings.augmentation)
+        reading = replace(reading, shorter=side * 256 // 224 if is_wide else side)
+    (train, test), found = _read(tree.root, parts, reading, streams=streams)
+    labels = {name: label for label, name in enumerate(names)}
+    mean, std = imagenet_constants(reading.channels)
+
+    def labelled(part: Part) -> LabelledImages:
+        own = torch.tensor([labels[file.class_name] for file in part.files])
+        return LabelledImages(part.images, own)
+
     return Dataset(
         name=name,
-        train=_labelled(train, names),
-        test=_labelled(test, names),
+        train=labelled(train),
+        test=labelled(test),
         class_names=names,
         mean=mean,
         std=std,
-        notes=[finding.text for finding in (*layout, *found)],
+        notes=[*notes, *found],
     )
-
-
-def _labelled(part: Part, names: Sequence[str]) -> LabelledImages:
-    labels = {name: label for label, name in enumerate(names)}
-    return LabelledImages(part.images, torch.tensor([labels[name] for name in part.class_names]))
 
 
 def _split(
     tree: FolderTree, settings: DataSettings, names: Sequence[str]
 ) -> list[Sequence[ImageFile]]:
     """Choose training and test files by classes, held-out share and limits per class."""
-    wanted = set(names)
+    label = {name: place for place, name in enumerate(names)}
     train, test = (
-        [file for file in tree.files(is_test) if file.class_name in wanted]
+        [file for file in tree.files(is_test) if file.class_name in label]
         for is_test in (False, True)
     )
     if tree.test is None:
-        label = {name: place for place, name in enumerate(names)}
         labels = [label[file.class_name] for file in train]
         places = held_out(labels, names, settings.test_fraction, settings.split_seed)
         test = [replace(train[place], is_test=True) for place in places[1]]
@@ -163,22 +170,17 @@ def _split(
 
 
 def _streams(
-    settings: DataSettings, channels: int, files: Sequence[ImageFile], limit: int = 4 * 1024**3
+    settings: DataSettings, reading: Reading, files: Sequence[ImageFile], limit: int = 4 * 1024**3
 ) -> bool:
     """Return True if images stay in files: by the setting, or above ``limit`` bytes of pixels."""
     if settings.streaming != "auto":
         return settings.streaming
-    side = settings.image_size
-    num_pixels = side * side if side is not None else _area_of_first(files, settings.max_pixels)
-    return len(files) * channels * num_pixels > limit
-
-
-def _area_of_first(files: Sequence[ImageFile], max_pixels: int) -> int:
-    """Return the number of pixels of the first readable image; 0 if there is none."""
-    for file in files:
+    num_pixels = (reading.size or 0) ** 2
+    for file in files if not num_pixels else ():  # The first readable image stands for all.
         with suppress(GraceError):
-            return math.prod(upright_size(file.path, max_pixels))
-    return 0
+            num_pixels = math.prod(upright_size(file.path, reading.max_pixels))
+            break
+    return len(files) * reading.channels * num_pixels > limit
 
 
 @final
@@ -192,88 +194,161 @@ class UpdateFolder:
     paths: Sequence[Path]
     test_images: TensorImages | None
     test_labels: Sequence[str]
-    test_paths: Sequence[Path]
     notes: Sequence[str]
     """Findings that are not errors, such as images that were left out."""
-    digest: str
-    """SHA-256 (hexadecimal) of names, labels and pixels: equal for equal images."""
 
 
-def load_update(
-    root: Path,
-    channels: Literal[1, 3],
-    image_size: int | None,
-    *,
-    skip_unreadable: bool = False,
-    skip_duplicates: bool = False,
-    max_images_per_class: int | None = None,
-    max_pixels: int = MAX_PIXELS,
-    fit: Fit = "crop",
-) -> UpdateFolder:
+def load_update(root: Path, reading: Reading) -> UpdateFolder:
     """Load the images of one update.
 
     ``root`` has a layout of ``folder_tree.scan``; there may be test images of all classes, of some
     or of none. One class is enough. An image that is twice in a class is used once.
 
-    Args:
-        root: folder of the new images.
-        channels: 1 for grey, 3 for colour.
-        image_size: side in pixels of the square made of each image; ``None``: all images
-            must have one size, which is kept.
-        skip_unreadable: leave unreadable images out instead of refusing them.
-        skip_duplicates: leave out images that are in two classes, and training images that are test
-            images too, instead of refusing them.
-        max_images_per_class: largest number of files of a class in each part, the first by name,
-            at least 1; ``None``: all.
-        max_pixels: an image with more pixels is unreadable.
-        fit: how an image becomes a square.
-
     Raises:
         GraceError: for the first thing that is wrong with the folder, a class name or an image.
     """
-    most = max_images_per_class
-    if most is not None and most < 1:
-        raise GraceError(f"max_images_per_class {most} leaves none", "use 1 or more")
-    rules = Rules(
-        skip_unreadable=skip_unreadable,
-        skip_duplicates=skip_duplicates,
-        image_size=image_size,
-        max_pixels=max_pixels,
-        fit=fit,
-    )
-    tree = scan(root)
-    layout = judge_layout(tree, rules)
-    refuse_first(layout, root)
-    kinds = (False,) if tree.test is None else (False, True)
-    parts = [_first(tree.files(is_test), most) for is_test in kinds]
-    (train, *tests), found = read_parts(root, parts, channels, rules)
-    test = tests[0] if tests and tests[0].files else None
-    used = [train] if test is None else [train, test]
+    tree, notes = sound_tree(root, reading)
+    (train, test), found = _read(root, [tree.files(False), tree.files(True)], reading)
+    assert isinstance(train.images, TensorImages)
+    assert isinstance(test.images, TensorImages)
     return UpdateFolder(
-        images=_in_memory(train),
-        labels=train.class_names,
-        paths=train.paths,
-        test_images=_in_memory(test) if test is not None else None,
-        test_labels=test.class_names if test is not None else (),
-        test_paths=test.paths if test is not None else (),
-        notes=[finding.text for finding in (*layout, *found)],
-        digest=_digest(used),
+        images=train.images,
+        labels=[file.class_name for file in train.files],
+        paths=[file.path for file in train.files],
+        test_images=test.images if test.files else None,
+        test_labels=[file.class_name for file in test.files],
+        notes=[*notes, *found],
     )
 
 
-def _digest(parts: Sequence[Part]) -> str:
-    digest = hashlib.sha256(json.dumps([part.class_names for part in parts]).encode())
-    for part in parts:
-        digest.update(part.images.digest())
-    return digest.hexdigest()
+@final
+@dataclass(frozen=True)
+class Part:
+    """The used training or test images of a folder, and their files in the same order."""
+
+    images: Images
+    files: Sequence[ImageFile]
 
 
-def _first(files: Iterable[ImageFile], most: int | None) -> list[ImageFile]:
-    """Return the first files of every class."""
-    files = sorted(files)
-    return [files[place] for place in first_of_each([file.class_name for file in files], most)]
+def _read(
+    root: Path, parts: Sequence[Sequence[ImageFile]], reading: Reading, *, streams: bool = False
+) -> tuple[list[Part], list[str]]:
+    """Read the images of the training and the test part, and judge them.
+
+    Images that are streamed stay in their files. Their duplicates are then equal files, and
+    unreadable images are searched only if they are to be left out.
+
+    Returns:
+        The used images of each part, and notes.
+
+    Raises:
+        GraceError: the first error found.
+    """
+    read, looks = (_stay_in_files if streams else _decoded)(parts, reading)
+    files = [file for part in parts for file in part]
+    findings, left_out = judge_images(root, files, looks, reading)
+    refuse_first(findings, root)
+    used: list[Part] = []
+    start = 0
+    for part, images in zip(parts, read, strict=True):
+        places = range(start, start + len(part))
+        readable = [place for place in places if isinstance(looks[place], Look)]
+        rows = [row for row, place in enumerate(readable) if place not in left_out]
+        if len(rows) < len(readable):
+            images = images.subset(torch.tensor(rows, dtype=torch.int64))
+        used.append(Part(images, [files[readable[row]] for row in rows]))
+        start += len(part)
+    return used, [finding.text for finding in findings]
 
 
-def _in_memory(part: Part) -> TensorImages:
-    assert isinstance(part.images, TensorImages)
-    return part.images
+def _decoded(
+    parts: Sequence[Sequence[ImageFile]], reading: Reading
+) -> tuple[Sequence[Images], Looks]:
+    """Decode image files into memory; pixels of another size than the first one's are left out.
+
+    Raises:
+        GraceError: if the machine has no memory for them.
+    """
+    looks: list[Look | GraceError] = []
+    held = [bytearray() for _ in parts]
+    owners = [own for part, own in zip(parts, held, strict=True) for _ in part]
+    paths = [file.path for part in parts for file in part]
+    shape: tuple[int, ...] = (reading.channels, 1, 1)
+    memory, taken = memory_bytes(), 0
+    for path, own, one in zip(paths, owners, look_at_all(paths, reading), strict=True):
+        if isinstance(one, GraceError):
+            looks.append(one)
+            continue
+        look, pixels = one
+        looks.append(look)
+        shape = shape if taken else pixels.shape
+        if pixels.shape == shape:
+            own += pixels.data
+            taken += pixels.size
+            if memory is not None and taken > memory // 2:
+                raise GraceError(
+                    f"images of {shape[2]}×{shape[1]} pixels, as '{printable(str(path))}' has, "
+                    f"take {in_bytes(taken)} of memory and more, too much for this machine",
+                    "learn smaller or fewer images, or set data.image_size",
+                )
+    empty = torch.empty((0, *shape), dtype=torch.uint8)
+    images = [
+        TensorImages(torch.frombuffer(own, dtype=torch.uint8).view(-1, *shape) if own else empty)
+        for own in held
+    ]
+    return images, looks
+
+
+def _stay_in_files(
+    parts: Sequence[Sequence[ImageFile]], reading: Reading
+) -> tuple[Sequence[Images], Looks]:
+    """Leave images in their files; read only as much of them as is needed to judge them."""
+    side = reading.size
+
+    def header(path: Path) -> tuple[int, int] | GraceError:
+        try:
+            return (side, side) if side is not None else upright_size(path, reading.max_pixels)
+        except GraceError as error:
+            return error
+
+    paths = [file.path for part in parts for file in part]
+    if reading.skip_unreadable:
+        found = look_at_all(paths, reading)
+        sizes = [
+            own if isinstance(own, GraceError) else (side, side) if side else own[0].size
+            for own in found
+        ]
+    else:
+        with ThreadPoolExecutor(4) as pool:
+            sizes = list(pool.map(header, paths))
+    both = list(zip(paths, sizes, strict=True))
+    keys = iter(file_keys([path for path, own in both if not isinstance(own, GraceError)]))
+    looks = [
+        own if isinstance(own, GraceError) else Look(size=own, key=next(keys)) for own in sizes
+    ]
+    width, height = next((look.size for look in looks if isinstance(look, Look)), (1, 1))
+    readable = {path for path, own in both if not isinstance(own, GraceError)}
+    return [
+        FileImages([file.path for file in part if file.path in readable], reading, (height, width))
+        for part in parts
+    ], looks
+
+
+def file_keys(paths: Sequence[Path]) -> list[Hashable]:
+    """Return a key for each file, equal for equal content; read as little as possible.
+
+    Files are compared by length and their last 4 KiB, and then by the SHA-256 of the whole file.
+    """
+    ends = [_ending(path) for path in paths]
+    counts = Counter(ends)
+    return [
+        (end, file_digest(path)) if counts[end] > 1 else end
+        for path, end in zip(paths, ends, strict=True)
+    ]
+
+
+def _ending(path: Path) -> tuple[int, bytes]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(size - 4096, 0))
+        return size, hashlib.sha256(file.read(4096)).digest()

@@ -14,7 +14,6 @@ Source:
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -342,7 +341,8 @@ def _autocontrast(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> T
 def _equalize(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tensor:
     from torchvision.transforms.v2 import functional
 
-    return cast(Tensor, functional.equalize(images))
+    equalized: Tensor = functional.equalize(images)
+    return equalized
 
 
 def _invert(images: Tensor, _magnitudes: Sequence[float], _fill: int) -> Tensor:

@@ -23,6 +23,7 @@ from grace.settings.layers import flatten, parse_overrides
 from grace.settings.load import ConfigWarning, change_settings
 
 if TYPE_CHECKING:
+    from grace.data.decoding import Reading
     from grace.data.findings import Examination
 
 
@@ -104,8 +105,11 @@ class LearnCall:
         return limits(self.wanted, self.max_drop)
 
     @property
-    def reading(self) -> dict[str, Any]:
+    def reading(self) -> "Reading":
         """How the images are read: their shape and channels, and what is left out."""
+        # It imports Pillow, which --help does not need.
+        from grace.data.decoding import Reading
+
         data = self.wanted.data
         channels, side = data.channels or 3, data.image_size
         if self.store is not None:
@@ -114,7 +118,7 @@ class LearnCall:
             side = height if side is not None and height == width else None
         names = ("max_pixels", "fit", "skip_unreadable", "skip_duplicates")
         own = {name: getattr(data, name) for name in names}
-        return {"channels": channels, "image_size": side, **own}
+        return Reading(channels=channels, size=side, **own)
 
     def _with_effect(self) -> list[str]:
         """Return the overrides that have an effect on a learner; warn about the others."""
@@ -193,12 +197,12 @@ class LearnCall:
 
         before = _in_use(self.store)
         names = before.class_names if before else () if self.store else None
-        found = examine(self.images, known_classes=names, **self.reading)
+        found = examine(self.images, self.reading, names)
         if found.is_ready:
             try:
                 self.refuse_early()
             except GraceError as error:
-                early = Finding(severity="error", what=error.what, remedy=error.remedy)
+                early = Finding("error", error.what, (), error.remedy)
                 found = replace(found, findings=[early, *found.findings])
         return found
 

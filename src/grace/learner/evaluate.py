@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from grace.base.errors import GraceError
 from grace.base.words import shortened
-from grace.data.findings import Rules, judge_layout, refuse_first
-from grace.data.folder_tree import scan
+from grace.data.decoding import Reading
+from grace.data.findings import sound_tree
 from grace.learner.gate import calibration_error, wilson
 from grace.learner.prediction import predict_files
 
@@ -122,10 +122,7 @@ def evaluate(
             be read.
     """
     images = Path(images)
-    tree = scan(images)
-    layout = judge_layout(tree, Rules(skip_unreadable=True, skip_duplicates=True, image_size=None))
-    refuse_first(layout, images)
-    notes = [finding.text for finding in layout]
+    tree, notes = sound_tree(images, Reading())
     if tree.test is not None:
         notes.append(f"only the images in '{tree.test}' are used")
     # torch takes seconds to import: a folder that is wrong is refused before.
@@ -133,7 +130,7 @@ def evaluate(
 
     learner = model if isinstance(model, Learner) else Learner.load(model, version)
     answerer, live = learner.answerer(), set(learner.model.state.live_class_names)
-    files = sorted(tree.files(tree.test is not None))
+    files = tree.files(tree.test is not None)
     if strangers := Counter(file.class_name for file in files if file.class_name not in live):
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(strangers.items()))
         what = f"{strangers.total()} images of classes that this learner does not know"

@@ -17,7 +17,7 @@ from PIL import Image
 
 from grace.base.errors import GraceError
 from grace.data.decoders import Pixels, pixels_of, read_pixels
-from grace.data.decoding import MAX_PIXELS
+from grace.data.decoding import MAX_PIXELS, Reading
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,10 +136,8 @@ def in_shape(
     num_channels, height, width = shape
     channels: Literal[1, 3] = 1 if num_channels == 1 else 3
     side = height if height == width else None
-    if isinstance(image, Path):
-        pixels = read_pixels(image, channels, side, max_pixels=max_pixels, fit=fit)
-    else:
-        pixels = pixels_of(image, channels, side, fit)
+    reading = Reading(channels, side, fit, max_pixels)
+    pixels = (read_pixels if isinstance(image, Path) else pixels_of)(image, reading)
     if pixels.shape[:2] != (height, width):
         what = f"image '{image}'" if isinstance(image, Path) else "an image"
         raise GraceError(

@@ -182,7 +182,7 @@ def shorter_side(images: Path) -> int | None:
     # It imports numpy, which --help does not need.
     from grace.data.decoding import upright_size
 
-    files, sides = sorted(scan(images).files(is_test=False)), list[int]()
+    files, sides = scan(images).files(is_test=False), list[int]()
     for file in files[:: max(1, len(files) // NUM_SAMPLED)]:
         with suppress(GraceError):
             sides.append(min(upright_size(file.path)))

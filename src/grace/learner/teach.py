@@ -69,7 +69,7 @@ class _FolderUpdate:
     def __init__(self, call: LearnCall, progress: Progress) -> None:
         self._call = call
         self._progress = progress
-        folder = load_update(call.images, **call.reading)
+        folder = load_update(call.images, call.reading)
         self.class_names = sorted(set(folder.labels))
         tests = (folder.test_images, folder.test_labels)
         self._given: dict[str, Any] = {

@@ -1,0 +1,114 @@
+"""Images that stay in their files, and are decoded when they are needed.
+
+Shapes: N images, B of them in a batch, C channels, H×W pixels.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import torch
+from PIL import Image
+from torch import Tensor
+from typing_extensions import override
+
+from grace.base.errors import GraceError
+from grace.data.decoders import as_array
+from grace.data.decoding import Reading, decode, letterboxed, naming
+from grace.data.image_changes import crop_boxes
+from grace.data.images import CroppableImages
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FileImages(CroppableImages):
+    """Image files that threads decode on demand; pixels are not kept."""
+
+    paths: Sequence[Path]
+    reading: Reading
+    """With a size, ``shorter`` must be the length of the shorter side before the centre crop;
+    random crops of letterboxed images are of the whole square."""
+    size: tuple[int, int]
+    """(H, W) in pixels of the images of ``gather``; a square if ``reading`` has a size."""
+
+    @override
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    @override
+    def shape(self) -> tuple[int, int, int]:
+        return self.reading.channels, *self.size
+
+    @override
+    def gather(self, indices: Tensor) -> Tensor:
+        return self._decode(lambda path, _: decode(path, self.reading)[0], indices)
+
+    @override
+    def gather_crops(self, indices: Tensor, draws: Tensor) -> Tensor:
+        assert len(draws) == len(indices)
+        draws, whole = draws.cpu(), replace(self.reading, size=None)
+
+        def crop(path: Path, place: int) -> Image.Image:
+            image, _ = decode(path, whole)
+            if self.reading.fit == "letterbox":
+                # A crop of 8 % of the area is then still enlarged little.
+                image = letterboxed(image, min(max(image.size), 4 * self.size[0]))
+            box = crop_boxes(draws[place : place + 1], image.height, image.width)
+            top, left, height, width = (int(value) for value in box[0])
+            # Crop first: resize(box=…) would mix in pixels from outside the box.
+            piece = image.crop((left, top, left + width, top + height))
+            return piece.resize(self.size[::-1], Image.Resampling.BILINEAR)
+
+        return self._decode(crop, indices)
+
+    @override
+    def subset(self, indices: Tensor) -> "FileImages":
+        return replace(self, paths=[self.paths[index] for index in indices.tolist()])
+
+    @override
+    def to(self, device: torch.device) -> "FileImages":
+        return self
+
+    @property
+    @override
+    def num_bytes(self) -> int:
+        return len(self) * self.reading.channels * self.size[0] * self.size[1]
+
+    @override
+    def digest(self) -> bytes:
+        """Return the SHA-256 of shape and file contents; nothing is decoded."""
+        key = (len(self), self.shape, self.reading.shorter, self.reading.fit)
+        digest = hashlib.sha256(repr(key).encode())
+        for path in self.paths:
+            digest.update(file_digest(path))
+        return digest.digest()
+
+    def _decode(self, read: Callable[[Path, int], Image.Image], indices: Tensor) -> Tensor:
+        """Return a batch (B, C, H, W) of ``read(path, position in the batch)``."""
+        paths = [self.paths[index] for index in indices.tolist()]
+        batch = torch.empty((len(paths), *self.size, self.reading.channels), dtype=torch.uint8)
+
+        def fill(place: int) -> None:
+            with naming(paths[place]):
+                image = read(paths[place], place)
+            if image.size[::-1] != self.size:
+                raise GraceError(
+                    f"image '{paths[place]}' has {image.width}×{image.height} pixels, but "
+                    f"'{self.paths[0]}' has {self.size[1]}×{self.size[0]}",
+                    "set data.image_size",
+                )
+            batch[place] = torch.from_numpy(as_array(image, self.reading.channels))
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(fill, range(len(paths))))
+        return batch.permute(0, 3, 1, 2).contiguous()
+
+
+def file_digest(path: Path) -> bytes:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
