@@ -287,7 +287,8 @@ def grey_levels(images: Tensor) -> Tensor:
     if images.shape[1] == 1:
         return images.float()
     red, green, blue = images.split(1, dim=1)
-    return (red * 0.2989).add_(green * 0.587).add_(blue * 0.114).floor_()
+    levels: Tensor = (red * 0.2989).add_(green * 0.587).add_(blue * 0.114).floor_()
+    return levels
 
 
 def _brightness(images: Tensor, magnitudes: Sequence[float], _fill: int) -> Tensor:

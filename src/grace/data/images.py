@@ -47,10 +47,6 @@ class Images(ABC):
     def num_bytes(self) -> int:
         """Bytes of the images as they are stored; of raw pixels N·C·H·W."""
 
-    def plain(self) -> "Images":
-        """Return the same images as they are read, without their encoded files."""
-        return self
-
     def digest(self) -> bytes:
         """Return the SHA-256 of shape and pixels: equal for equal images."""
         digest = hashlib.sha256(repr((len(self), self.shape)).encode())
@@ -73,15 +69,22 @@ class CroppableImages(Images):
 
 @final
 class TensorImages(Images):
-    """Images held in memory as one uint8 tensor, on any device."""
+    """Images held in memory as one uint8 tensor, on any device.
 
-    def __init__(self, pixels: Tensor) -> None:
+    Args:
+        pixels: uint8 (N, C, H, W).
+        files: N files that they are stored as; ``None``: they are stored as they are.
+    """
+
+    def __init__(self, pixels: Tensor, files: Sequence[bytes] | None = None) -> None:
         if pixels.dtype != torch.uint8 or pixels.ndim != 4:
             raise GraceError(
                 f"images must be a uint8 tensor (N, C, H, W), "
                 f"got {pixels.dtype} with shape {tuple(pixels.shape)}"
             )
+        assert files is None or len(files) == len(pixels)
         self.pixels = pixels
+        self.files = files
 
     @override
     def __len__(self) -> int:
@@ -99,7 +102,8 @@ class TensorImages(Images):
 
     @override
     def subset(self, indices: Tensor) -> "TensorImages":
-        return TensorImages(self.gather(indices))
+        files = self.files and [self.files[index] for index in indices.tolist()]
+        return TensorImages(self.gather(indices), files)
 
     @override
     def to(self, device: torch.device) -> "TensorImages":
@@ -108,7 +112,7 @@ class TensorImages(Images):
     @property
     @override
     def num_bytes(self) -> int:
-        return self.pixels.numel()
+        return self.pixels.numel() if self.files is None else sum(map(len, self.files))
 
 
 @final
@@ -239,16 +243,15 @@ class JoinedImages(CroppableImages):
 def join(parts: Sequence[Images]) -> Images:
     """Join collections of one image shape in order; empty ones may have any shape.
 
-    Images in memory stay one tensor, on the device of the first part.
+    Images in memory stay one tensor, on the device of the first part, without their files.
     """
-    full = [part.plain() for part in parts]
-    full = [part for part in full if len(part)] or full[:1]
-    if len(full) == 1:
-        return full[0]
+    full = [part for part in parts if len(part)] or parts[:1]
     tensors = [part.pixels for part in full if isinstance(part, TensorImages)]
     if len(tensors) == len(full):
-        return TensorImages(torch.cat([tensor.to(tensors[0].device) for tensor in tensors]))
-    return JoinedImages(full)
+        first = tensors[0]
+        others = [tensor.to(first.device) for tensor in tensors]
+        return TensorImages(first if len(tensors) == 1 else torch.cat(others))
+    return full[0] if len(full) == 1 else JoinedImages(full)
 
 
 def concatenate(parts: Sequence[LabelledImages]) -> LabelledImages:

@@ -1,8 +1,12 @@
-"""Exemplar memory: herding, quotas, nearest class means, and the stored images.
+"""Exemplar memory: herding, quotas, nearest class means, and the images stored raw or as WebP.
 
-Shapes: N images of one class, d feature width, B test images, K classes.
+A stored image is a WebP file, or its raw pixels where these are not longer. So it never takes more
+bytes than its pixels, and the decoder of a file that a stranger may have made gets less than that.
+
+Shapes: N images of one class, C channels, H×W pixels, d feature width, B test images, K classes.
 """
 
+import io
 import math
 import sys
 from bisect import bisect_right
@@ -10,22 +14,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from grace.base.errors import GraceError
-from grace.data.encoded import (
-    BYTES_PER_CLASS,
-    BYTES_PER_IMAGE,
-    FEWEST_BYTES,
-    AsStored,
-    EncodedImages,
-    codec_of,
-    most_bytes,
+from grace.data.decoders import as_array
+from grace.data.decoding import opened
+from grace.data.images import (
+    Images,
+    LabelledImages,
+    TensorImages,
+    concatenate,
+    image_keys,
+    join,
 )
-from grace.data.images import Images, LabelledImages, TensorImages, concatenate, join
 from grace.settings.experiment import MemorySettings
+
+BYTES_PER_IMAGE = 4
+"""Bytes that an encoded image takes in a learner's file beside its own: its length."""
+BYTES_PER_CLASS = 130
+"""Bytes that the header of a class's file is longer than that of raw pixels."""
+FEWEST_BYTES = 24
+"""No WebP file is shorter."""
 
 
 def normalise_features(features: Tensor) -> Tensor:
@@ -130,6 +144,109 @@ def quota(memory_size: int, num_classes: int, per_class: int | None = None) -> i
     return memory_size // num_classes
 
 
+def encode(image: Tensor, quality: int) -> bytes:
+    """Return an image, uint8 (C, H, W), as a file, or as raw pixels if these are not longer.
+
+    Quality 100 loses nothing.
+    """
+    raw = image.contiguous().cpu().numpy()
+    # WebP has no grey images: three equal channels take hardly more.
+    picture = Image.fromarray(np.broadcast_to(raw, (3, *raw.shape[1:])).transpose(1, 2, 0))
+    file = io.BytesIO()
+    picture.save(file, "WEBP", quality=quality, lossless=quality == 100)
+    data = file.getvalue()
+    return data if len(data) < raw.size else raw.tobytes()
+
+
+def decode_stored(files: Sequence[bytes], shape: tuple[int, int, int]) -> TensorImages:
+    """Decode stored images, N at least 1, whose pixels must have a shape (C, H, W).
+
+    Raises:
+        GraceError: for a file that is no WebP image of this size, or is damaged.
+    """
+    return TensorImages(torch.stack([_decoded(file, shape) for file in files]), tuple(files))
+
+
+def _decoded(file: bytes, shape: tuple[int, int, int]) -> Tensor:
+    channels, height, width = shape
+    if len(file) >= math.prod(shape):
+        if len(file) > math.prod(shape):
+            raise GraceError("a stored image is longer than its pixels")
+        return torch.frombuffer(bytearray(file), dtype=torch.uint8).view(shape)
+    try:
+        with opened(io.BytesIO(file), ("WEBP",), width * height) as image:
+            if image.size != (width, height) or image.mode != "RGB":
+                raise GraceError(f"it is a {image.mode} image of {image.width}×{image.height}")
+            # Three equal channels have their level as luma.
+            grey = channels == 1
+            levels = as_array(image.convert("L") if grey else image, 1 if grey else 3)
+    except GraceError:
+        raise
+    except Exception as error:  # Damaged bytes can make decoders raise anything.
+        raise GraceError("it is damaged or no image") from error
+    return torch.from_numpy(np.ascontiguousarray(levels.transpose(2, 0, 1)))
+
+
+def encoded(pixels: Tensor, known: Images, quality: int) -> TensorImages:
+    """Encode images, uint8 (N, C, H, W); those that are stored already keep their files.
+
+    A file of decoded pixels would lose a little more each time.
+    """
+    images, files = TensorImages(pixels.cpu()), dict[bytes, bytes]()
+    if isinstance(known, TensorImages) and known.files:
+        files = dict(zip(image_keys(known), known.files, strict=True))
+    keys = image_keys(images) if files else [b""] * len(images)
+    found = [
+        files.get(key) or encode(image, quality)
+        for key, image in zip(keys, images.pixels, strict=True)
+    ]
+    if quality == 100 or not found:
+        return TensorImages(images.pixels, found)
+    return decode_stored(found, images.shape)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AsStored(Images):
+    """Images as they will be once they are stored with loss; computed when they are needed."""
+
+    images: Images
+    quality: int
+
+    @override
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    @override
+    def shape(self) -> tuple[int, int, int]:
+        return self.images.shape
+
+    @override
+    def gather(self, indices: Tensor) -> Tensor:
+        pixels = self.images.gather(indices).cpu()
+        found = [_decoded(encode(image, self.quality), self.shape) for image in pixels]
+        return torch.stack(found) if found else pixels
+
+    @override
+    def subset(self, indices: Tensor) -> "AsStored":
+        return AsStored(self.images.subset(indices), self.quality)
+
+    @override
+    def to(self, device: torch.device) -> "AsStored":
+        return self
+
+    @property
+    @override
+    def num_bytes(self) -> int:
+        return self.images.num_bytes
+
+
+def most_bytes(settings: MemorySettings, shape: tuple[int, int, int]) -> int:
+    """Return the most bytes that the only exemplar (C, H, W) of a class takes."""
+    return math.prod(shape) + (0 if settings.format == "raw" else BYTES_PER_IMAGE + BYTES_PER_CLASS)
+
+
 @final
 @dataclass(frozen=True)
 class Room:
@@ -194,7 +311,7 @@ class ExemplarMemory:
     def __init__(self, settings: MemorySettings, keep_all: bool = False) -> None:
         self.settings = settings
         self.keep_all = keep_all
-        self._codec = codec_of(settings)
+        self._encodes = settings.format != "raw" and not keep_all
         self.original_counts: dict[int, int] = {}
         """Number of training images seen, per class index (not only the stored ones)."""
         self.room: Room | None = None
@@ -247,7 +364,7 @@ class ExemplarMemory:
         wanted = quota(size, num_classes, self.settings.per_class)
         if self.room is None:
             return wanted
-        if self._codec is not None:
+        if self._encodes:
             return min(wanted, self.room.left(weight_bytes) // (num_classes * FEWEST_BYTES))
         counts = () if coming is None else self._counts_with(coming)
         return min(wanted, self.room.quota(num_classes, weight_bytes, counts))
@@ -262,9 +379,9 @@ class ExemplarMemory:
 
     def as_stored(self, data: LabelledImages) -> LabelledImages:
         """Return images as they would be as exemplars: equal, unless storing loses detail."""
-        if self._codec is None or not self._codec.is_lossy or self.keep_all:
+        if not self._encodes or self.settings.quality == 100:
             return data
-        return LabelledImages(AsStored(data.images, self._codec), data.labels)
+        return LabelledImages(AsStored(data.images, self.settings.quality), data.labels)
 
     def for_score(self, num_classes: int, weight_bytes: int, width: int) -> int:
         """Return the bytes to leave free for the score of unknown images; see ``Room``."""
@@ -276,10 +393,10 @@ class ExemplarMemory:
         Args:
             weight_bytes: bytes of weights and method state, beside which they must fit.
         """
-        is_raw = all(isinstance(images, TensorImages) for images in self._images.values())
-        if self.room is None or (self._codec is None and is_raw):
+        held = [images for images in self._images.values() if isinstance(images, TensorImages)]
+        if self.room is None or not (self._encodes or any(images.files for images in held)):
             return
-        sizes = [self._sizes(images) for images in self._images.values()]
+        sizes = [self._sizes(images) for images in held]
 
         def needed(quota: int) -> int:
             return sum(BYTES_PER_CLASS + sum(own[:quota]) for own in sizes)
@@ -287,13 +404,14 @@ class ExemplarMemory:
         left = self.room.left(weight_bytes)
         self.reduce(bisect_right(range(1, self.largest_class + 1), left, key=needed))
 
-    def _sizes(self, images: Images) -> list[int]:
+    def _sizes(self, images: TensorImages) -> list[int]:
         """Return the bytes of each exemplar in a learner's file."""
         assert self.room is not None
+        raw = math.prod(images.shape)
         beside = self.room.image_bytes - most_bytes(self.settings, images.shape)  # Its features.
-        if isinstance(images, EncodedImages):
-            return [len(file) + BYTES_PER_IMAGE + beside for file in images.files]
-        return [math.prod(images.shape) + beside] * len(images)
+        if images.files is None:
+            return [raw + beside] * len(images)
+        return [len(file) + BYTES_PER_IMAGE + beside for file in images.files]
 
     def record_originals(self, labels: Tensor) -> None:
         """Add training images with labels (N,) to ``original_counts``."""
@@ -317,9 +435,9 @@ class ExemplarMemory:
         """
         assert len(set(order.tolist())) == len(order)
         order = order.cpu()
-        if self._codec is not None and not self.keep_all:
-            known = self.of_class(class_index)
-            self._images[class_index] = self._codec.encoded(images.gather(order), known)
+        if self._encodes:
+            known, quality = self.of_class(class_index), self.settings.quality
+            self._images[class_index] = encoded(images.gather(order), known, quality)
         elif isinstance(images, TensorImages) or self.keep_all:
             self._images[class_index] = images.subset(order).to(torch.device("cpu"))
         else:

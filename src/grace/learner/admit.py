@@ -17,10 +17,9 @@ import torch
 from grace.base import strict_json
 from grace.base.errors import GraceError
 from grace.base.randomness import generator
-from grace.data.encoded import most_bytes
 from grace.data.folder_tree import class_name, spelling
 from grace.data.images import Images, LabelledImages, image_keys
-from grace.data.memory import ExemplarMemory, Room
+from grace.data.memory import ExemplarMemory, Room, most_bytes
 from grace.data.scenario import Task
 from grace.engine.ranks import Ranks
 from grace.learner.calibration import most_score_bytes

@@ -19,8 +19,8 @@ from grace.base.errors import DamagedError, GraceError
 from grace.base.files import read_exactly
 from grace.base.machine import refuse_too_large
 from grace.base.strict_json import checked
-from grace.data.encoded import EncodedImages
 from grace.data.images import Images, TensorImages
+from grace.data.memory import decode_stored
 from grace.methods.feature_cache import FeatureCache
 from grace.methods.method import Method
 from grace.methods.outcome import Outcome
@@ -169,14 +169,14 @@ def image_tensors(images: Images, cache: FeatureCache | None) -> dict[str, Tenso
         images: N images.
         cache: knows their features; ``None``: the backbone changes.
     """
-    if isinstance(images, EncodedImages):
+    assert isinstance(images, TensorImages)
+    if images.files is not None:
         data = bytearray(b"".join(images.files))
         kept = {
             "encoded": torch.frombuffer(data, dtype=torch.uint8),
             "lengths": torch.tensor([len(file) for file in images.files], dtype=torch.int32),
         }
     else:
-        assert isinstance(images, TensorImages)
         kept = {"images": images.pixels}
     known = None if cache is None else cache.halves(images)
     return kept | ({} if known is None else {"features": known})
@@ -196,7 +196,6 @@ def read_images(
     Raises:
         DamagedError: if they hold no such images.
     """
-    images: Images
     try:
         first = kept.get("lengths", kept.get("images"))
         if first is None or not first.ndim:
@@ -211,7 +210,7 @@ def read_images(
                     raise GraceError("they are no images of the learner's shape")
                 images = TensorImages(pixels)
             case {"encoded": data, "lengths": lengths, **rest}:
-                images = EncodedImages.read(_files(data, lengths, shape), shape)
+                images = decode_stored(_files(data, lengths, shape), shape)
             case _:
                 raise GraceError("they are no images")
         features = rest.pop("features", None)
