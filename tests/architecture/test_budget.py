@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
     "base": (665, 11),
     "settings": (1485, 12),
-    "data": (2854, 18),
+    "data": (2480, 16),
     "engine": (1870, 21),
     "runs": (955, 8),
     "learner": (3911, 25),

@@ -184,7 +184,8 @@ def test_the_doctor_lists_it_and_an_update_refuses_its_first_error(
     if errors:
         with pytest.raises(GraceError) as caught:
             load_update(tmp_path, Reading(3, 8))
-        assert str(caught.value) == f"{tmp_path}: {errors[0].text}: {errors[0].remedy}"
+        assert (caught.value.what, caught.value.remedy) == (errors[0].text, errors[0].remedy)
+        assert caught.value.where == str(tmp_path)
         str(caught.value).encode()
     else:
         notes = [text for text in texts if "at most 4" not in text]

@@ -12,8 +12,8 @@ from torch import Tensor
 from grace.base.errors import DamagedError, GraceError
 from grace.base.machine import memory_bytes
 from grace.base.words import one_line
-from grace.data.memory import BYTES_PER_IMAGE
 from grace.data.images import Images
+from grace.data.memory import BYTES_PER_IMAGE
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
 from grace.learner import update
