@@ -137,10 +137,7 @@ def in_shape(
     channels: Literal[1, 3] = 1 if num_channels == 1 else 3
     side = height if height == width else None
     reading = Reading(channels, side, fit, max_pixels)
-    if isinstance(image, Path):
-        pixels = read_pixels(image, reading)
-    else:
-        pixels = pixels_of(image, reading)
+    pixels = read_pixels(image, reading) if isinstance(image, Path) else pixels_of(image, reading)
     if pixels.shape[:2] != (height, width):
         what = f"image '{image}'" if isinstance(image, Path) else "an image"
         raise GraceError(
