@@ -26,11 +26,10 @@ def test_readers_import_no_torch(saved: Path) -> None:
         ("info", "--json"),
         ("info", "--card"),
         ("history",),
-        ("history", "--threshold", "0.3"),
     ]
     heavy = ["torch", "torchvision", "plotly", "numpy"]
     ends = one_process.calls(*((*reader, saved) for reader in readers), without=heavy)
-    assert [end.exit_code for end in ends] == [0] * 5
+    assert [end.exit_code for end in ends] == [0] * 4
     assert all(end.stdout.strip() for end in ends)
 
 

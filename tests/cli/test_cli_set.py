@@ -23,7 +23,9 @@ def test_a_change_is_said_shown_and_undone(first: tuple[Path, Path]) -> None:
     _, model = first
     lines = changed(model, "memory.max_mb=4", "method.threshold=0.3").stdout.splitlines()
     assert lines[:2] == ["set memory.max_mb none → 4.0", "set method.threshold 0.6 → 0.3"]
-    assert re.fullmatch(rf"'{model}' is at version 2 now: [\d.]+ .?B, \d+ exemplars", lines[2])
+    assert re.fullmatch(
+        rf"'{model}' is at version 2 now: [\d.]+ .?B, \d+ exemplars, \d+ held-out images", lines[2]
+    )
     assert lines[3] == f"undo  grace rollback {model} 1"
     before = files(model)
     again = changed(model, "memory.max_mb=4")
@@ -42,7 +44,7 @@ def test_a_change_is_said_shown_and_undone(first: tuple[Path, Path]) -> None:
 def test_it_says_how_many_images_are_dropped(first: tuple[Path, Path]) -> None:
     _, model = first
     line = changed(model, "memory.size=5").stdout.splitlines()[1]
-    assert line.endswith(", 20 → 4 exemplars"), "as many of each class"
+    assert ", 20 → 4 exemplars, " in line, "as many of each class"
     line = changed(model, "memory.validation=1").stdout.splitlines()[1]
     assert line.endswith(", 4 exemplars, 4 → 2 held-out images")
 
@@ -61,7 +63,6 @@ def test_an_unknown_setting_names_the_list_of_settings(first: tuple[Path, Path])
     assert "did you mean 'gate.max_drop'?" in error
     assert f"'grace set {model}' lists" in error
     assert f"'grace set {model}' lists" in changed(model, "nonsense=1", code=2).stderr
-    assert "lists" not in changed(model, "memory.size=-1", code=2).stderr
 
 
 def test_a_full_ceiling_names_a_command_that_works(

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ import torch
 from grace.base.errors import DamagedError
 from grace.engine.work import Seconds, WorkDone
 from grace.learner.document import UpdateRecord
-from grace.learner.history import Change, LedgerRow, ledger, other_threshold
+from grace.learner.history import LedgerRow, ledger
 from grace.learner.inventory import facts
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore, bytes_of
 from grace.methods.outcome import Outcome
 from grace.methods.replay import Replay
-from grace.nn.threshold import Threshold
 from grace.settings.experiment import MemorySettings
 from support.commands import call
 from support.learn_calls import files
@@ -345,60 +343,10 @@ class TestLeftovers:
             assert store.has_saved(begun["digest"])
 
 
-def learnt(saturations: Sequence[float | None]) -> list[Change]:
-    """A history of updates, each from the one before."""
-    return [
-        Change(
-            kind="learn",
-            date="2026",
-            version=i,
-            parent=i - 1 or None,
-            update=UpdateRecord(
-                task=i, new_class_names=(), outcome=Outcome(verdict="start", saturation=own)
-            ),
-        )
-        for i, own in enumerate(saturations, start=1)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("saturations", "initial", "decay", "verdicts"),
-    [
-        ([], 0.4, 0.5, []),
-        # 0.39 < 0.4; 0.25 against 0.2; 0.4 against 0.4 anew; 0.3 < 0.4; 0.2 against 0.2.
-        (
-            [None, 0.39, 0.25, 0.4, 0.3, 0.2],
-            0.4,
-            0.5,
-            [None, "compress", "grow", "grow", "compress", "grow"],
-        ),
-        # What measured nothing leaves the threshold: 0.3 < 0.4, 0.19 < 0.2, 0.11 against 0.1.
-        (
-            [0.3, None, 0.19, None, 0.11],
-            0.4,
-            0.5,
-            ["compress", None, "compress", None, "grow"],
-        ),
-        # Without decay a row of compressions changes nothing.
-        ([0.39, 0.39, 0.39], 0.4, 1.0, ["compress"] * 3),
-        ([0.0, 1.0], 0.0, 0.9, ["grow", "grow"]),
-        ([0.0, 0.999, 1.0], 1.0, 1.0, ["compress", "compress", "grow"]),
-    ],
-)
-def test_what_if_by_hand(
-    saturations: list[float | None],
-    initial: float,
-    decay: float,
-    verdicts: list[str | None],
-) -> None:
-    entries = ledger(learnt(saturations), (), None, Threshold(initial=initial, decay=decay))
-    assert [entry.would for entry in entries] == verdicts
-
-
-def entries_of(path: Path, initial: Threshold | None = None) -> list[LedgerRow]:
+def entries_of(path: Path) -> list[LedgerRow]:
     """The ledger of a home."""
     home = ModelStore.open(path)
-    return ledger(home.history(), home.numbers(), home.current(), initial)
+    return ledger(home.history(), home.numbers(), home.current())
 
 
 class TestLedger:
@@ -456,50 +404,6 @@ class TestLedger:
         document = (tmp_path / "late" / "versions" / "0001.json").stat().st_size
         assert entries[0].change.num_bytes is None
         assert entries[1].change.num_bytes == objects + document
-
-    def test_another_threshold_judges_each_version_by_its_own_past(self, saved: Path) -> None:
-        # Everything is below 1, nothing below 0.
-        low, high = (entries_of(saved, Threshold(initial=t, decay=1.0)) for t in (0.0, 1.0))
-        assert [entry.would for entry in low] == [None, "grow", "grow", "grow", "grow"]
-        assert [entry.would for entry in high] == [None] + ["compress"] * 4
-        # One compression, and nothing is below. The rejected one is no part of version 5's past.
-        decayed = entries_of(saved, Threshold(initial=1.0, decay=1e-3))
-        assert [entry.would for entry in decayed] == [
-            None,
-            "compress",
-            "grow",
-            "compress",
-            "compress",
-        ]
-
-
-class TestOtherThreshold:
-    def test_what_is_not_given_is_the_learners_own(self, saved: Path) -> None:
-        documents = ModelStore.open(saved).documents()
-        assert other_threshold(documents, None, None) is None
-        # The defaults are those of the paper: 0.6 and 0.96.
-        assert other_threshold(documents, 0.3, None) == Threshold(initial=0.3, decay=0.96)
-        assert other_threshold(documents, None, 0.5) == Threshold(initial=0.6, decay=0.5)
-
-    def test_a_method_without_a_threshold_needs_both_numbers(self, saved: Path) -> None:
-        (*_, last) = ModelStore.open(saved).documents()
-        other = last.settings.model_copy(update={"method": Replay.Settings()})
-        documents = [last.model_copy(update={"settings": other})]
-        with pytest.raises(ValueError, match="replay has no threshold of its own: give both"):
-            other_threshold(documents, 0.3, None)
-        assert other_threshold(documents, 0.3, 0.5) == Threshold(initial=0.3, decay=0.5)
-
-    def test_without_saturations_there_is_nothing_to_judge(self, tmp_path: Path) -> None:
-        made = Learner.create(
-            settings(Replay.Settings(base=recipe(), update=recipe())),
-            shape=(3, SIZE, SIZE),
-            directory=tmp_path / "replay",
-        )
-        for counts in ({0: 6, 1: 6}, {2: 6}):
-            data = labelled(counts)
-            made.update(data.images, class_names(data))
-        with pytest.raises(ValueError, match="measured a saturation"):
-            other_threshold(ModelStore.open(tmp_path / "replay").documents(), 0.5, None)
 
 
 def test_the_seconds_of_interrupted_processes_count() -> None:

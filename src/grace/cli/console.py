@@ -62,11 +62,7 @@ def emit_json(value: Any) -> None:  # noqa: ANN401 - JSON is anything
 
 
 def ask(question: str) -> bool:
-    """Ask a question on the terminal.
-
-    Raises:
-        typer.Abort: if there is no answer.
-    """
+    """Ask a question on the terminal; no answer counts as Ctrl-C."""
     return typer.confirm(printable(question))
 
 
@@ -93,7 +89,7 @@ def one_line_errors() -> Iterator[None]:
     """
     try:
         yield
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, typer.Abort) as error:
         say("interrupted", *getattr(error, "__notes__", ()), err=True)
         raise typer.Exit(130) from None
     except BrokenPipeError:

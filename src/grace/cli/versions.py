@@ -3,7 +3,7 @@
 import shlex
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -18,12 +18,11 @@ from grace.cli.facts import class_facts, gate_facts
 from grace.cli.list import setting_text
 from grace.cli.show import aligned, show
 from grace.learner import inventory
-from grace.learner.document import Document
-from grace.learner.history import Change, LedgerRow, ledger, other_threshold
+from grace.learner.document import ImagesRef
+from grace.learner.history import LedgerRow, ledger
 from grace.learner.setting_changes import effect
 from grace.learner.store import ModelStore, bytes_of, to_drop
 from grace.settings.load import ConfigError, describe_settings
-from grace.settings.setting_problems import WrongValue
 
 _HIDDEN = {"path", "changes", "in_use.num_bytes.ceiling", "mean", "std", "settings"}
 
@@ -36,8 +35,6 @@ def info(
     ] = False,
 ) -> None:
     """Show a learner's classes, method, backbones and size, or its model card."""
-    if as_card and json:
-        raise GraceError("--json and --card exclude each other", "give one of them")
     home = ModelStore.open(model)
     if as_card:
         emit(home.steadily(lambda: inventory.card_of(home)))
@@ -64,103 +61,62 @@ def under_way(home: ModelStore) -> Iterator[str]:
         yield f"'grace {unfinished.kind}' was interrupted: run it again to finish it."
 
 
-def history(
-    model: options.Learner,
-    threshold: Annotated[
-        float | None,
-        options.option(
-            help="Also show the verdicts of this threshold on the recorded saturations."
-        ),
-    ] = None,
-    decay: Annotated[
-        float | None,
-        options.option(
-            help="Factor on that threshold after each compression. Default of both options: the "
-            "learner's values."
-        ),
-    ] = None,
-    json: options.AsJson = False,
-) -> None:
+def history(model: options.Learner, json: options.AsJson = False) -> None:
     """List all updates of a learner, and what was forgotten, pruned or rolled back."""
     home = ModelStore.open(model)
     survey = home.survey()
-    for error in survey.damaged.values():
-        say(f"warning: {error}", err=True)
-    say(*under_way(home), err=True)
-    initial = other_threshold(survey.documents, threshold, decay)
+    say(*(f"warning: {error}" for error in survey.damaged.values()), *under_way(home), err=True)
     changes = home.history()
     current = survey.in_use and survey.in_use.number
-    rows = ledger(changes, [made.number for made in survey.documents], current, initial)
-    if initial is not None:
-        say(
-            "a verdict of another threshold is certain up to the first that differs: from "
-            "there on the network, and so the saturations, would have been others",
-            err=True,
-        )
+    rows = ledger(changes, [made.number for made in survey.documents], current)
     if json:
-        made = {id(row.change): row_facts(row, asked=initial is not None) for row in rows}
+        made = {id(row.change): row_facts(row) for row in rows}
         emit_json([made.get(id(own)) or own.model_dump(mode="json") for own in changes])
         return
     if not rows:
         say("nothing has been learnt yet")
         return
-    heading, *lines = aligned(list(history_table(rows, asked=initial is not None)), ">>><>>>>>")
-    say(heading, bold=True)
-    say(*lines, "", "old, new: accuracy on held-out images; * in use, × rejected, ( ) removed")
-    others = [own for own in changes if own.kind != "learn" or _revives(own)]
+    below = ["accuracy: on held-out images; * in use, × rejected, ( ) removed"]
+    others = [
+        f"  {own.date[:16].replace('T', ' ')}  {own.words}"
+        for own in changes
+        if own.kind != "learn" or (own.update and own.update.revived_class_names)
+    ]
     if others:
-        say("", "changes other than new classes and images")
-    say(*(f"  {own.date[:16].replace('T', ' ')}  {own.words}" for own in others))
+        below += ["", "changes other than new classes and images", *others]
+    show([_table_row(row) for row in rows], after=below)
 
 
-def _revives(change: Change) -> bool:
-    return change.update is not None and bool(change.update.revived_class_names)
-
-
-def row_facts(row: LedgerRow, *, asked: bool) -> dict[str, Any]:
-    """Return a version for programs; ``asked``: with the verdict of another threshold."""
-    accuracy, names = row.update.accuracy, row.class_names
+def row_facts(row: LedgerRow) -> dict[str, Any]:
+    """Return a version for programs."""
+    names = row.class_names
     return {
         **row.change.model_dump(mode="json"),
         "in_use": row.is_current,
         "removed": row.is_removed,
         "num_classes": len(names),
-        **({"what_if_verdict": row.would} if asked else {}),
-        "classes": class_facts(accuracy, names),
+        "classes": class_facts(row.update.accuracy, names),
         "gate": gate_facts(row.update.rulings, names) if row.change.kind == "learn" else [],
     }
 
 
-def history_table(rows: Sequence[LedgerRow], *, asked: bool) -> Iterator[list[str]]:
-    """Yield a heading and a row for every version."""
-    yield [
-        "version", "from", "classes", "verdict", "saturation", "backbones", "size", "old", "new",
-        "date", *(["what if"] if asked else []),
-    ]  # fmt: skip
-    for row in rows:
-        change, update, accuracy = row.change, row.update, row.update.accuracy
-        outcome, (before, after) = update.outcome, update.num_backbones
-        number = "–" if change.version is None else str(change.version)
-        mark = " *" if row.is_current else " ×" if change.status == "rejected" else ""
-        yield [
-            (f"({number})" if row.is_removed else number) + mark,
-            str(change.parent or ""),
-            str(len(row.class_names)),
-            "set" if change.kind == "set" else outcome.verdict,
-            _pair(outcome.saturation, outcome.threshold, "{:.2f}", " / "),
-            f"{before} → {after}",
-            in_bytes(change.num_bytes) if change.num_bytes is not None else "–",
-            _pair(accuracy.old_before, accuracy.old_after, "{:.1%}", " → "),
-            _pair(accuracy.new_after, accuracy.new_after, "{:.1%}", ""),
-            change.date[:10],
-            *([row.would or "–"] if asked else []),
-        ]
-
-
-def _pair(first: float | None, second: float | None, form: str, between: str) -> str:
-    """Write two numbers, of which one may be missing; without ``between`` only the first."""
-    texts = ["–" if value is None else form.format(value) for value in (first, second)]
-    return between.join(texts) if between and texts != ["–", "–"] else texts[0]
+def _table_row(row: LedgerRow) -> dict[str, Any]:
+    change, outcome, accuracy = row.change, row.update.outcome, row.update.accuracy
+    number = "–" if change.version is None else str(change.version)
+    mark = " *" if row.is_current else " ×" if change.status == "rejected" else ""
+    return {
+        "version": (f"({number})" if row.is_removed else number) + mark,
+        "from": change.parent,
+        "classes": len(row.class_names),
+        "verdict": "set" if change.kind == "set" else outcome.verdict,
+        "saturation": outcome.saturation,
+        "threshold": outcome.threshold,
+        "backbones": row.update.num_backbones[1],
+        "bytes": change.num_bytes,
+        "old_accuracy": {"before": accuracy.old_before, "after": accuracy.old_after},
+        "new_accuracy": accuracy.new_after,
+        "date": change.date[:10],
+    }
 
 
 def rollback(
@@ -175,40 +131,34 @@ def rollback(
     """Put a version of a learner in use: an earlier, a later, or a rejected one."""
     home = ModelStore.open(model)
     home.finish()
-    wanted = home.document(version)
-    number: int | None = None
-    undo: int | None = None
-    names: Sequence[str] = ()
+    wanted, current = home.document(version), None
     try:
         number = home.current()
-        names = home.document(number).live_class_names if number is not None else ()
+        current = None if number is None else home.document(number)
     except DamagedError as error:
         # It is what people roll back from, not to.
         say(f"warning: {error}", err=True)
-    else:
-        undo = number
-    if number == version:
+    if current is not None and current.number == version:
         say(f"'{model}' is at version {version} already: nothing to do")
         return
     grace.Learner.load(model, version).rollback(version)
-    was = "" if number is None else f", it was at {number}"
-    say(f"'{model}' is at version {version} now{was}")
-    live = wanted.live_class_names
-    gone = [name for name in names if name not in live]
-    back = [name for name in live if names and name not in names]
-    say(*(f"classes gone  {', '.join(gone)}" for _ in gone[:1]))
-    say(*(f"classes back  {', '.join(back)}" for _ in back[:1]))
-    if wanted.status == "rejected":
-        failed = [own for own in wanted.history[-1].rulings if not own.is_passed]
-        say(*(f"it was {own.words(wanted.class_names)}" for own in failed))
+    before, now = (own.live_class_names if own else () for own in (current, wanted))
+    gone = [name for name in before if name not in now]
+    back = [name for name in now if before and name not in before]
+    failed = [own for own in wanted.history[-1].rulings if not own.is_passed]
+    say(
+        f"'{model}' is at version {version} now" + (f", it was at {number}" if current else ""),
+        *([f"classes gone  {', '.join(gone)}"] if gone else []),
+        *([f"classes back  {', '.join(back)}"] if back else []),
+        *(f"it was {own.words(wanted.class_names)}" for own in failed),
+        *([f"undo  grace rollback {shlex.quote(str(model))} {number}"] if current else []),
+    )
     if home.pending():
         say(
             "warning: an interrupted update only goes on from the version it began with; "
             f"{to_drop(model)}",
             err=True,
         )
-    if undo is not None:
-        say(f"undo  grace rollback {shlex.quote(str(model))} {undo}")
 
 
 def forget(
@@ -251,12 +201,7 @@ def _make_sure(model: str, name: str, which: str) -> None:
         "No version predicts it any more; its index stays, for new images to revive it.",
         "The weights are not unlearnt: what they know of it is hidden, not gone.",
     )
-    try:
-        agreed = ask(f"Forget '{name}'?")
-    except typer.Abort:
-        say("")
-        raise KeyboardInterrupt from None
-    if not agreed:
+    if not ask(f"Forget '{name}'?"):
         say("nothing was changed")
         raise typer.Exit
 
@@ -322,7 +267,13 @@ def set_settings(
     quoted = shlex.quote(str(model))
     home = ModelStore.open(model)
     if not texts:
-        say(*_changeable(home), "", "'grace show folder' explains them")
+        rows = [
+            [row.path, setting_text(row.value)]
+            for row in describe_settings(home.settings())
+            if effect(row.path) not in ("fixed", "none")
+        ]
+        table = aligned([["setting", "value"], *rows])
+        say(*table, "", "'grace show folder' explains them")
         return
     unfinished = home.finish()
     before = home.current()
@@ -330,8 +281,7 @@ def set_settings(
     try:
         changes = learner.change_settings(*texts)
     except ConfigError as error:
-        if not all(isinstance(problem, WrongValue) for problem in error.problems):
-            error.remedy = f"'grace set {quoted}' lists what can be set"
+        error.remedy = f"'grace set {quoted}' lists what can be set"
         raise
     if not changes and unfinished is not None and unfinished.kind == "set":
         assert unfinished.version is not None
@@ -343,26 +293,16 @@ def set_settings(
     assert before is not None
     assert number is not None
     old, new = home.document(before), home.document(number)
-    size = in_bytes(new.num_bytes)
     say(
         *(f"set {change}" for change in changes),
-        f"'{model}' is at version {number} now: {size}, {_images_kept(old, new)}",
+        f"'{model}' is at version {number} now: {in_bytes(new.num_bytes)}, "
+        f"{_counts(old.exemplars, new.exemplars)} exemplars, "
+        f"{_counts(old.validation, new.validation)} held-out images",
         f"undo  grace rollback {quoted} {before}",
     )
 
 
-def _images_kept(old: Document, new: Document) -> str:
-    """Say how many images a learner keeps, and how many it kept before if it dropped some."""
-    kept = [sum(ref.num for ref in own.exemplars.values()) for own in (old, new)]
-    held = [sum(ref.num for ref in own.validation.values()) for own in (old, new)]
-    text = " → ".join(map(str, dict.fromkeys(kept))) + " exemplars"
-    return text if held[0] == held[1] else f"{text}, {held[0]} → {held[1]} held-out images"
-
-
-def _changeable(home: ModelStore) -> list[str]:
-    rows = [
-        [row.path, setting_text(row.value)]
-        for row in describe_settings(home.settings())
-        if effect(row.path) not in ("fixed", "none")
-    ]
-    return aligned([["setting", "value"], *rows])
+def _counts(*kept: Mapping[int, ImagesRef]) -> str:
+    """Return how many images are kept, and how many were before if some were dropped."""
+    numbers = (sum(ref.num for ref in refs.values()) for refs in kept)
+    return " → ".join(map(str, dict.fromkeys(numbers)))

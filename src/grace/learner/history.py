@@ -24,7 +24,6 @@ from grace.base.words import counted
 from grace.learner.document import Document, Sha256, UpdateRecord, remedied
 from grace.learner.gate import Strict
 from grace.learner.setting_changes import Line, SettingChange
-from grace.nn.threshold import Threshold, Verdict
 
 MAX_BYTES = 1 << 24
 """The largest history that is read; before it gets larger, its older half is dropped."""
@@ -240,20 +239,12 @@ class LedgerRow:
     """``True`` for the version in use."""
     is_removed: bool
     """``True`` if its version was removed."""
-    would: Verdict | None
-    """The verdict of another threshold on the recorded saturation.
-
-    It decays after each of its own compressions and starts again after each growth. Other rules,
-    such as a ceiling or a list of tasks, are ignored. After the first verdict that differs the
-    network would have been another one: later verdicts are not certain.
-    """
 
 
 def ledger(
     changes: Sequence[Change],
     kept: Collection[int],
     current: int | None,
-    initial: Threshold | None = None,
 ) -> list[LedgerRow]:
     """List every update and every change of settings of a learner, in the order of time.
 
@@ -261,11 +252,9 @@ def ledger(
         changes: the history.
         kept: numbers of the versions that are there.
         current: number of the version in use.
-        initial: another threshold to apply to the recorded saturations; ``None``: no other.
     """
     rows: list[LedgerRow] = []
     names: dict[int | None, tuple[str, ...]] = {}
-    thresholds: dict[int | None, Threshold | None] = {}
     for change in changes:
         update, number = change.update, change.version
         if update is None:
@@ -273,55 +262,9 @@ def ledger(
         learns = change.kind == "learn"
         own = update.new_class_names if learns else ()
         names[number] = (*names.get(change.parent, ()), *own)
-        threshold, would = thresholds.get(change.parent, initial), None
-        saturation = update.outcome.saturation if learns else None
-        if threshold is not None and saturation is not None:
-            would = threshold.verdict(saturation)
-            threshold = threshold.after(would)
-        thresholds[number] = threshold
         is_current, is_removed = number == current, number not in kept
         known = number is not None
         rows.append(
-            LedgerRow(
-                change, update, names[number], known and is_current, known and is_removed, would
-            )
+            LedgerRow(change, update, names[number], known and is_current, known and is_removed)
         )
     return rows
-
-
-def other_threshold(
-    documents: Sequence[Document], initial: float | None, decay: float | None
-) -> Threshold | None:
-    """Return another threshold; a value that is not given is the learner's.
-
-    Args:
-        documents: all versions, ascending.
-        initial: τ₁ in [0, 1]; ``None``: the learner's.
-        decay: ρ in (0, 1]; ``None``: the learner's. If both are ``None``, so is the result.
-
-    Raises:
-        GraceError: if no saturation was recorded, or a value is missing and the learner's method
-            has no threshold.
-    """
-    if initial is None and decay is None:
-        return None
-    updates = [update for document in documents for update in document.history]
-    if all(update.outcome.saturation is None for update in updates):
-        raise GraceError(
-            "no update of this learner measured a saturation: there is nothing that another "
-            "threshold could judge"
-        )
-    method = documents[-1].settings.method
-    rule = method.threshold_rule
-    if rule is not None:
-        initial = rule.initial if initial is None else initial
-        decay = rule.decay if decay is None else decay
-    if initial is None or decay is None:
-        raise GraceError(
-            f"{method.name} has no threshold of its own", "give both the threshold and its decay"
-        )
-    if not 0 <= initial <= 1:
-        raise GraceError(f"threshold {initial:g} must lie between 0 and 1")
-    if not 0 < decay <= 1:
-        raise GraceError(f"decay {decay:g} must lie above 0 and not above 1")
-    return Threshold(initial=initial, decay=decay)
