@@ -171,22 +171,16 @@ def shrunk_axes(residuals: Tensor) -> Tensor:
         (r, D) with r ≤ 64; row i is the unit vector of variance λ_i times ``sqrt(1 − σ²/λ_i)``.
     """
     num, width = residuals.shape
-    # The smaller of the two matrices has the same variances.
-    if num <= width:
-        values, vectors = torch.linalg.eigh(residuals @ residuals.T / num)
-    else:
-        values, vectors = torch.linalg.eigh(residuals.T @ residuals / num)
-    count = min(NUM_DIRECTIONS, len(values), width - 1)
-    values = values.flip(0)[:count].clamp(min=0)
-    vectors = vectors.flip(1)[:, :count]
-    axes = (residuals.T @ vectors if num <= width else vectors).T
+    _, singular, directions = torch.linalg.svd(residuals, full_matrices=False)
+    count = min(NUM_DIRECTIONS, len(singular), width - 1)
+    values = singular[:count] ** 2 / num
     total = (residuals**2).sum() / num
     rest = (total - values.sum()).clamp(min=0) / max(1, width - count)
     mean = total / width
     variances = (1 - SHRINKAGE) * values + SHRINKAGE * mean
     smallest = (1 - SHRINKAGE) * rest + SHRINKAGE * mean
     shares = (1 - smallest / variances.clamp(min=1e-12)).clamp(min=0)
-    found: Tensor = nn.functional.normalize(axes, dim=1) * shares.sqrt()[:, None]
+    found: Tensor = directions[:count] * shares.sqrt()[:, None]
     return found
 
 

@@ -9,8 +9,9 @@ Shapes: N images, C channels, H×W pixels, K classes.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Timer
 from typing import Annotated, Any, Literal, Self, final
@@ -88,13 +89,15 @@ def open_exported(path: Path) -> Answerer:
     except DamagedError as error:
         raise error.found_in(what) from None
     about = strict_json.checked(About, raw, what)
-    with _limited(ROOM + 4 * len(data)):
+    limited = partial(_limited, ROOM + 4 * len(data))
+    with limited():
         session = open_session(data, what)
 
     def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
-        with _limited(ROOM + 4 * len(data)):
-            batches = range(0, len(pixels), BATCH)
-            parts = [_answers(session, pixels[first : first + BATCH], what) for first in batches]
+        images = pixels.transpose(0, 3, 1, 2).astype(np.float32) / 255
+        batches = [images[first : first + BATCH] for first in range(0, len(images), BATCH)]
+        with limited():
+            parts = _answers(session, batches, what)
         probabilities, familiarity = (np.concatenate(own) for own in zip(*parts, strict=True))
         is_right = probabilities.shape == (len(pixels), len(about.class_names))
         if not (is_right and np.isfinite(probabilities).all() and np.isfinite(familiarity).all()):
@@ -137,26 +140,24 @@ def open_session(data: bytes, what: str) -> Any:  # noqa: ANN401 - an onnxruntim
         raise DamagedError(f"{what} is damaged: onnxruntime cannot load it") from None
 
 
-def _answers(session: Any, pixels: Pixels, what: str) -> tuple[Numbers, Numbers]:  # noqa: ANN401
-    """Map pixels (N, H, W, C) to probabilities (N, K) and familiarity (N,)."""
+def _answers(session: Any, batches: Sequence[Numbers], what: str) -> list[tuple[Numbers, Numbers]]:  # noqa: ANN401
+    """Map batches of images (N, C, H, W) to probabilities (N, K) and familiarity (N,)."""
     import onnxruntime
 
-    images = pixels.transpose(0, 3, 1, 2).astype(np.float32) / 255
     running = onnxruntime.RunOptions()
     running.log_severity_level = 4
-    timer = Timer(SECONDS, setattr, (running, "terminate", True))
+    timer = Timer(SECONDS * len(batches), setattr, (running, "terminate", True))
     timer.daemon = True
     timer.start()
     try:
-        outputs = ["probabilities", "familiarity"]
-        probabilities, familiarity = session.run(outputs, {"images": images}, running)
+        wanted = ["probabilities", "familiarity"]
+        return [session.run(wanted, {"images": batch}, running) for batch in batches]
     except Exception:
         raise DamagedError(
             f"{what} cannot be run on these images, or not within {SECONDS} seconds"
         ) from None
     finally:
         timer.cancel()
-    return probabilities, familiarity
 
 
 @contextmanager
