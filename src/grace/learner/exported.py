@@ -94,7 +94,7 @@ def open_exported(path: Path) -> Answerer:
         session = open_session(data, what)
 
     def answer(pixels: Pixels) -> tuple[Numbers, Numbers]:
-        images = pixels.transpose(0, 3, 1, 2).astype(np.float32) / 255
+        images = pixels.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
         batches = [images[first : first + BATCH] for first in range(0, len(images), BATCH)]
         with limited():
             parts = _answers(session, batches, what)
