@@ -13,17 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from grace.base.errors import GraceError
 from grace.data.images import LabelledImages
-from grace.learner.document import Document, UpdateRecord
+from grace.learner.document import Creation, Document, UpdateRecord
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
+from grace.learner.versions import carried_out_here
 from grace.methods.der import DER
 from grace.methods.ewc import EWC
 from grace.methods.foster import Foster
 from grace.methods.grace import Grace
 from grace.methods.joint import Joint
 from grace.methods.memo import Memo
-from grace.settings.experiment import EngineSettings, MemorySettings
+from grace.settings.experiment import EngineSettings, ExperimentSettings, MemorySettings
 from grace.settings.method import BaseMethodSettings
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
@@ -84,10 +86,11 @@ def files_of(directory: Path) -> set[str]:
     return {path.stem for path in (directory / "objects").iterdir()}
 
 
+Straight = Mapping[str, tuple[Learner, list[Tensor]]]
+
+
 @pytest.fixture(scope="module")
-def straight(
-    tiny_backbones: None, tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[str, tuple[Learner, list[Tensor]]]:
+def straight(tiny_backbones: None, tmp_path_factory: pytest.TempPathFactory) -> Straight:
     """By method, a learner that stayed in one process, and what it said after each update."""
     made = {}
     for name in METHODS:
@@ -101,297 +104,236 @@ def straight(
 
 
 @pytest.fixture
-def grace_home(straight: Any, tmp_path: Path) -> tuple[Path, list[Tensor]]:
+def grace_home(straight: Straight, tmp_path: Path) -> tuple[Path, list[Tensor]]:
     """A copy of GRACE's home that tests may change, and what each version said."""
     learner, said = straight["grace"]
     return Path(shutil.copytree(learner.home.path, tmp_path / "home")), said
 
 
-class TestGoingOn:
-    @pytest.mark.parametrize("name", METHODS)
-    def test_a_learner_that_is_loaded_for_every_update_is_the_same(
-        self, name: str, straight: Any, tmp_path: Path
-    ) -> None:
-        home, (stayed, said) = tmp_path / "home", straight[name]
-        create(name, home)
-        for step in range(len(STREAM)):
-            learner = Learner.load(home)
-            if name == "joint":
-                for earlier in range(step):
-                    data = images_of(earlier)
-                    learner.recall(data.images, class_names(data))
-            teach(learner, step)
-        again = Learner.load(home)
-        assert torch.equal(again.predict_proba(PROBE), said[-1])
-        assert again.predict(PROBE) == stayed.predict(PROBE)
-        for one, two in zip(
-            ModelStore.open(home).documents(), stayed.home.documents(), strict=True
-        ):
-            # Equal references are equal bytes: they are named after their content.
-            assert comparable(one) == comparable(two)
-        assert files_of(home) == files_of(stayed.home.path)
-        images = PROBE.gather(torch.arange(21))
-        for kind, scores in stayed.scores(images).items():
-            assert torch.equal(again.scores(images)[kind], scores)
-
-    def test_the_stream_decides_what_it_was_made_for(self, straight: Any) -> None:
-        def verdicts(name: str) -> list[str]:
-            return [update.outcome.verdict for update in straight[name][0].history]
-
-        assert verdicts("grace") == ["start", "compress", "grow", "compress"]
-        assert verdicts("der") == ["start", "grow", "grow", "grow"]
-        assert straight["grace"][0].size().num_backbones == 2
-        assert straight["der"][0].size().num_backbones == 4
-
-    def test_a_new_process_goes_on_too(self, straight: Any, tmp_path: Path) -> None:
-        home, (stayed, said) = tmp_path / "home", straight["grace"]
-        made = create("grace", home)
-        for step in (0, 1):
-            teach(made, step)
-        tests = Path(__file__).parents[1]
-        paths = [str(tests), str(tests / "learner"), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", UPDATE_ELSEWHERE, str(home), "2"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("name", METHODS)
+def test_a_learner_that_is_loaded_for_every_update_is_the_same(
+    name: str, straight: Straight, tmp_path: Path
+) -> None:
+    home, (stayed, said) = tmp_path / "home", straight[name]
+    create(name, home)
+    for step in range(len(STREAM)):
         learner = Learner.load(home)
-        assert torch.equal(learner.predict_proba(PROBE), said[2])
-        assert comparable(ModelStore.open(home).document(3)) == comparable(stayed.home.document(3))
-        teach(learner, 3)
-        assert torch.equal(learner.predict_proba(PROBE), said[3])
-
-    def test_a_learner_from_memory_is_saved_once(self, straight: Any, tmp_path: Path) -> None:
-        made, (stayed, said) = create("grace"), straight["grace"]
-        for step in (0, 1, 2):
-            teach(made, step)
-        assert (made.save(tmp_path / "home"), made.save(tmp_path / "home")) == (1, 1)
-        learner = Learner.load(str(tmp_path / "home"))
-        document = ModelStore.open(tmp_path / "home").document(1)
-        assert document.parts == stayed.home.document(3).parts
-        assert len(document.history) == 3
-        assert ModelStore.open(tmp_path / "home").numbers() == [1]
-        for one in (made, learner):
-            assert torch.equal(one.predict_proba(PROBE), said[2])
-        # Both are version 1 of one home: the first to go on wins.
-        teach(learner, 3)
-        assert torch.equal(learner.predict_proba(PROBE), said[3])
-        with pytest.raises(ValueError, match="has changed since this learner was loaded"):
-            teach(made, 3)
-
-    def test_the_same_update_again_is_not_repeated(
-        self, grace_home: tuple[Path, list[Tensor]]
-    ) -> None:
-        home, said = grace_home
-        learner = Learner.load(home)
-        before = learner.history[-1]
-        assert teach(learner, 3) == before
-        assert ModelStore.open(home).numbers() == [1, 2, 3, 4]
-        assert torch.equal(learner.predict_proba(PROBE), said[3])
-        assert teach(learner, 3, again=True).task == 5
-        assert ModelStore.open(home).numbers() == [1, 2, 3, 4, 5]
+        if name == "joint":
+            for earlier in range(step):
+                data = images_of(earlier)
+                learner.recall(data.images, class_names(data))
+        teach(learner, step)
+    again = Learner.load(home)
+    assert torch.equal(again.predict_proba(PROBE), said[-1])
+    ours, theirs = ModelStore.open(home).documents(), stayed.home.documents()
+    # Equal references are equal bytes: they are named after their content.
+    assert list(map(comparable, ours)) == list(map(comparable, theirs))
+    assert files_of(home) == files_of(stayed.home.path)
+    images = PROBE.gather(torch.arange(21))
+    for kind, scores in stayed.scores(images).items():
+        assert torch.equal(again.scores(images)[kind], scores)
 
 
-class TestObjects:
-    def test_versions_share_what_did_not_change(self, straight: Any) -> None:
-        learner, _ = straight["grace"]
-        one, two, three, four = learner.home.documents()
-        # It compressed, then grew beside what it was, then compressed the second backbone.
-        assert one.parts["backbone.0"] != two.parts["backbone.0"]
-        assert two.parts["backbone.0"] == three.parts["backbone.0"] == four.parts["backbone.0"]
-        assert three.parts["backbone.1"] != four.parts["backbone.1"]
-        # 9 // 5 = 1 image of each early class is held out, for good; class 5 has 10 images.
-        assert one.validation == {c: three.validation[c] for c in (0, 1, 2)}
-        header = len(b'{"images":{"dtype":"U8","shape":[1,3,8,8],"data_offsets":[0,192]}}')
-        padded = 8 + -(-header // 8) * 8
-        assert [three.validation[c].bytes - padded for c in (0, 4, 5)] == [192, 192, 2 * 192]
-        referred = {ref.sha256 for d in (one, two, three, four) for ref in d.refs}
-        assert files_of(learner.home.path) == referred
-
-    def test_what_a_version_takes_on_disk_is_counted(self, straight: Any) -> None:
-        learner, _ = straight["grace"]
-        home = learner.home.path
-        for document in learner.home.documents():
-            names = {ref.sha256 for ref in document.refs}
-            found = (home / "versions" / f"{document.number:04d}.json").stat().st_size
-            found += sum((home / "objects" / f"{n}.safetensors").stat().st_size for n in names)
-            assert document.num_bytes == found
-            # What the history says was counted before there was a document.
-            assert document.history[-1].num_bytes == found - len(document.dump())
-
-    def test_a_method_keeps_its_own_tensors(self, straight: Any) -> None:
-        def parts(name: str) -> set[str]:
-            return set(straight[name][0].home.document(2).parts)
-
-        assert parts("ewc") == {"backbone.0", "head", "importance"}
-        branches = {"backbone.0", "backbone.1"}
-        assert parts("memo") == {"trunk", *branches, "head", "class_means"}
-        teacher = {f"teacher.{name}" for name in (*branches, "head")}
-        assert parts("foster") == {"backbone.0", "head", "class_means", *teacher}
-
-    def test_a_trunk_that_is_frozen_is_stored_once(self, straight: Any) -> None:
-        def num_trunks(name: str) -> int:
-            documents = straight[name][0].home.documents()
-            return len({document.parts["trunk"] for document in documents})
-
-        assert (num_trunks("memo"), num_trunks("memo-frozen")) == (4, 1)
+def test_the_stream_decides_what_it_was_made_for(straight: Straight) -> None:
+    told = {n: [u.outcome.verdict for u in made.history] for n, (made, _) in straight.items()}
+    assert told["grace"] == ["start", "compress", "grow", "compress"]
+    assert told["der"] == ["start", "grow", "grow", "grow"]
 
 
-class TestRollback:
-    @pytest.mark.parametrize("version", [1, 2, 3, 4])
-    def test_every_version_says_what_it_said_and_goes_on(
-        self, version: int, grace_home: tuple[Path, list[Tensor]]
-    ) -> None:
-        home, said = grace_home
-        assert torch.equal(Learner.load(home, version).predict_proba(PROBE), said[version - 1])
-        assert ModelStore.open(home).current() == 4
-        learner = Learner.load(home)
-        learner.rollback(version)
-        assert ModelStore.open(home).current() == version
-        assert torch.equal(learner.predict_proba(PROBE), said[version - 1])
-        assert len(learner.history) == version
-        step = min(version, 2)
-        known = learner.predict_proba(PROBE)
-        # Without ``again`` the version that learnt them from this one is put in use.
-        teach(learner, step, again=True)
-        after = ModelStore.open(home).document(5)
-        assert after.parent == version
-        if version == step:
-            before = ModelStore.open(home).document(version + 1)
-            assert after.parts == before.parts
-            assert after.exemplars == before.exemplars
-            assert torch.equal(learner.predict_proba(PROBE), said[version])
-        learner.rollback(version)
-        assert torch.equal(learner.predict_proba(PROBE), known)
-
-    def test_a_version_that_is_not_there(self, grace_home: tuple[Path, list[Tensor]]) -> None:
-        home, said = grace_home
-        learner = Learner.load(home)
-        with pytest.raises(ValueError, match=r"has no version 9 \(it has 1, 2, 3, 4\)"):
-            learner.rollback(9)
-        with pytest.raises(ValueError, match="has no version 9"):
-            Learner.load(home, 9)
-        assert torch.equal(learner.predict_proba(PROBE), said[3])
-        with pytest.raises(ValueError, match="this learner has no home: save it"):
-            create("grace").rollback(1)
+def test_a_new_process_goes_on_too(straight: Straight, tmp_path: Path) -> None:
+    home, (stayed, said) = tmp_path / "home", straight["grace"]
+    made = create("grace", home)
+    for step in (0, 1):
+        teach(made, step)
+    tests = Path(__file__).parents[1]
+    paths = [str(tests), str(tests / "learner"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-W", "error", "-c", UPDATE_ELSEWHERE, str(home), "2"]
+    subprocess.run(command, env=environment, check=True)
+    learner = Learner.load(home)
+    assert torch.equal(learner.predict_proba(PROBE), said[2])
+    assert comparable(ModelStore.open(home).document(3)) == comparable(stayed.home.document(3))
 
 
-class TestSomebodyElse:
-    @pytest.mark.parametrize("change", ["update", "rollback", "forget"])
-    def test_a_learner_that_was_overtaken_is_told(
-        self, change: str, grace_home: tuple[Path, list[Tensor]]
-    ) -> None:
-        home, _ = grace_home
-        mine, other = Learner.load(home), Learner.load(home)
-        if change == "update":
+def test_a_learner_from_memory_is_saved_once(
+    straight: Straight, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, (stayed, said) = create("grace"), straight["grace"]
+    with pytest.raises(ValueError, match="nothing has been learnt yet"):
+        made.save(tmp_path / "home")
+    for step in (0, 1, 2):
+        teach(made, step)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelStore, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            made.save(tmp_path / "full")
+    assert (made.home, made.version) == (None, None)
+    assert (made.save(tmp_path / "home"), made.save(tmp_path / "home")) == (1, 1)
+    with pytest.raises(ValueError, match=r"this learner lives in .*: copy that directory"):
+        made.save(tmp_path / "other")
+    learner = Learner.load(str(tmp_path / "home"))
+    document = ModelStore.open(tmp_path / "home").document(1)
+    assert document.parts == stayed.home.document(3).parts
+    assert len(document.history) == 3
+    for one in (made, learner):
+        assert torch.equal(one.predict_proba(PROBE), said[2])
+    # Both are version 1 of one home: the first to go on wins.
+    teach(learner, 3)
+    assert torch.equal(learner.predict_proba(PROBE), said[3])
+    with pytest.raises(ValueError, match="has changed since this learner was loaded"):
+        teach(made, 3)
+
+
+def test_the_same_update_again_is_not_repeated(grace_home: tuple[Path, list[Tensor]]) -> None:
+    home, said = grace_home
+    learner = Learner.load(home)
+    before = learner.history[-1]
+    assert teach(learner, 3) == before
+    assert ModelStore.open(home).numbers() == [1, 2, 3, 4]
+    assert torch.equal(learner.predict_proba(PROBE), said[3])
+    assert teach(learner, 3, again=True).task == 5
+    assert ModelStore.open(home).numbers() == [1, 2, 3, 4, 5]
+
+
+def test_versions_share_what_did_not_change(straight: Straight) -> None:
+    learner, _ = straight["grace"]
+    home, documents = learner.home.path, learner.home.documents()
+    one, two, three, four = documents
+    # It compressed, then grew beside what it was, then compressed the second backbone.
+    assert one.parts["backbone.0"] != two.parts["backbone.0"]
+    assert two.parts["backbone.0"] == three.parts["backbone.0"] == four.parts["backbone.0"]
+    assert three.parts["backbone.1"] != four.parts["backbone.1"]
+    # 9 // 5 = 1 image of each early class is held out, for good; class 5 has 10 images.
+    assert one.validation == {c: three.validation[c] for c in (0, 1, 2)}
+    header = len(b'{"images":{"dtype":"U8","shape":[1,3,8,8],"data_offsets":[0,192]}}')
+    padded = 8 + -(-header // 8) * 8
+    assert [three.validation[c].bytes - padded for c in (0, 4, 5)] == [192, 192, 2 * 192]
+    assert files_of(home) == {ref.sha256 for document in documents for ref in document.refs}
+    for document in documents:
+        names = {ref.sha256 for ref in document.refs}
+        found = (home / "versions" / f"{document.number:04d}.json").stat().st_size
+        found += sum((home / "objects" / f"{n}.safetensors").stat().st_size for n in names)
+        assert document.num_bytes == found
+        # What the history says was counted before there was a document.
+        assert document.history[-1].num_bytes == found - len(document.dump())
+
+
+def test_a_method_keeps_its_own_tensors(straight: Straight) -> None:
+    homes = {name: made.home for name, (made, _) in straight.items()}
+    assert set(homes["ewc"].document(2).parts) == {"backbone.0", "head", "importance"}
+    branches = {"backbone.0", "backbone.1"}
+    memo = {"trunk", *branches, "head", "class_means"}
+    assert set(homes["memo"].document(2).parts) == memo
+    teacher = {f"teacher.{name}" for name in (*branches, "head")}
+    foster = {"backbone.0", "head", "class_means", *teacher}
+    assert set(homes["foster"].document(2).parts) == foster
+    # A trunk that is frozen is stored once.
+    trunks = [
+        {d.parts["trunk"] for d in homes[name].documents()} for name in METHODS if "memo" in name
+    ]
+    assert list(map(len, trunks)) == [4, 1]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_every_version_says_what_it_said_and_goes_on(
+    version: int, grace_home: tuple[Path, list[Tensor]]
+) -> None:
+    home, said = grace_home
+    assert torch.equal(Learner.load(home, version).predict_proba(PROBE), said[version - 1])
+    assert ModelStore.open(home).current() == 4
+    learner = Learner.load(home)
+    learner.rollback(version)
+    assert ModelStore.open(home).current() == version
+    assert torch.equal(learner.predict_proba(PROBE), said[version - 1])
+    assert len(learner.history) == version
+    # Without ``again`` the version that learnt them from this one is put in use.
+    teach(learner, version, again=True)
+    before, after = (ModelStore.open(home).document(number) for number in (version + 1, 5))
+    assert (after.parent, after.parts, after.exemplars) == (version, before.parts, before.exemplars)
+    assert torch.equal(learner.predict_proba(PROBE), said[version])
+    with pytest.raises(ValueError, match=r"has no version 9 \(it has 1, 2, 3, 4, 5\)"):
+        learner.rollback(9)
+    assert torch.equal(learner.predict_proba(PROBE), said[version])
+
+
+@pytest.mark.parametrize("change", ["update", "rollback", "forget"])
+def test_a_learner_that_was_overtaken_is_told(
+    change: str, grace_home: tuple[Path, list[Tensor]]
+) -> None:
+    home, _ = grace_home
+    mine, other = Learner.load(home), Learner.load(home)
+    match change:
+        case "update":
             data = labelled({0: 4, 7: 6})
             other.update(data.images, class_names(data))
-        elif change == "rollback":
+        case "rollback":
             other.rollback(2)
-        else:
-            # No new version: each is written anew without the class.
+        case _:  # No new version: each is written anew without the class.
             other.forget("class 3")
-        numbers = ModelStore.open(home).numbers()
-        data = labelled({1: 4, 2: 4}, seed=8)
-        with pytest.raises(ValueError, match="changed since this learner was loaded: load it"):
-            mine.update(data.images, class_names(data))
-        assert ModelStore.open(home).numbers() == numbers
-        assert not ModelStore.open(home).pending()
-        Learner.load(home).update(data.images, class_names(data))
+    numbers = ModelStore.open(home).numbers()
+    data = labelled({1: 4, 2: 4}, seed=8)
+    with pytest.raises(ValueError, match="changed since this learner was loaded: load it"):
+        mine.update(data.images, class_names(data))
+    assert (ModelStore.open(home).numbers(), ModelStore.open(home).pending()) == (numbers, None)
 
 
-class TestPlaces:
-    def test_a_home_must_be_new(self, straight: Any, tmp_path: Path) -> None:
-        made = create("grace")
-        with pytest.raises(ValueError, match="nothing has been learnt yet"):
-            made.save(tmp_path / "new")
-        assert list(tmp_path.iterdir()) == []
-        teach(made, 0)
-        (tmp_path / "photos").mkdir()
-        (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
-        (tmp_path / "file").write_text("text")
-        for name in ("photos", "file"):
-            with pytest.raises(ValueError, match="exists already and is no learner"):
-                made.save(tmp_path / name)
-        taken = straight["grace"][0].home.path
-        documents = sorted((taken / "versions").iterdir())
-        with pytest.raises(ValueError, match="exists already and is another learner"):
-            made.save(taken)
-        assert sorted((taken / "versions").iterdir()) == documents
-        assert [p.name for p in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
-        assert made.home is None
-        # An empty folder is as good as none.
-        (tmp_path / "empty").mkdir()
-        assert made.save(tmp_path / "empty") == 1
-        with pytest.raises(ValueError, match=r"this learner lives in .*: copy that directory"):
-            made.save(tmp_path / "other")
-
-    def test_a_full_disk_leaves_a_learner_without_home(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        made = create("ewc")
-        teach(made, 0)
-
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(ModelStore, "write", full)
-            with pytest.raises(OSError, match="No space left"):
-                made.save(tmp_path / "full")
-        assert (made.home, made.version) == (None, None)
-        teach(made, 1)
-        assert made.save(tmp_path / "roomy") == 1
-
-    def test_a_directory_that_is_no_learner(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match=r"is no learner \(it has no model.json\)"):
-            Learner.load(tmp_path)
+def test_a_home_must_be_new(straight: Straight, tmp_path: Path) -> None:
+    creation = Creation.of(ExperimentSettings(), (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
+    taken = straight["grace"][0].home.path
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "model.json").write_text("{}")  # Another program's is not in the way.
+    for path, message in (
+        (tmp_path / "photos", "exists already and is no learner"),
+        (tmp_path / "file", "exists already and is no learner"),
+        (taken, "exists already and is another learner"),
+        (taken / "inner", rf"lies in the learner '{taken}'.*a place outside$"),
+        (taken / "versions" / "a" / "b", rf"lies in the learner '{taken}'.*a place outside$"),
+    ):
+        before = sorted(path.rglob("*"))
+        with pytest.raises(GraceError, match=message):
+            ModelStore.create(path, creation)
+        assert sorted(path.rglob("*")) == before
+    # An empty folder is as good as none.
+    (tmp_path / "empty").mkdir()
+    assert ModelStore.create(tmp_path / "empty", creation).creation == creation
+    with pytest.raises(ValueError, match="this learner has no home: save it"):
+        create("grace").rollback(1)
 
 
-class TestThisMachine:
-    @pytest.fixture(autouse=True)
-    def threads(self) -> Iterator[None]:
-        before = torch.get_num_threads()
-        yield
-        torch.set_num_threads(before)
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
-    def greedy(self, path: Path) -> None:
-        raw = json.loads(path.read_text())
-        wishes = {"threads": 4096, "eval_batch_size": 10**9, "device": "cuda", "compile": False}
-        raw["settings"]["engine"] |= wishes
-        path.write_text(json.dumps(raw))
 
-    @pytest.mark.parametrize("learnt", [True, False])
-    def test_a_file_cannot_ask_for_more_than_there_is(
-        self,
-        learnt: bool,
-        grace_home: tuple[Path, list[Tensor]],
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        home, said = grace_home
-        if learnt:
-            self.greedy(home / "versions" / "0004.json")
-        else:
-            home = tmp_path / "unborn"
-            create("grace", home)
-            self.greedy(home / "model.json")
-        monkeypatch.setattr(os, "cpu_count", lambda: 2)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        learner = Learner.load(home)
-        engine = learner.settings.engine
-        assert (engine.threads, engine.eval_batch_size, engine.device) == (2, 512, "auto")
-        assert torch.get_num_threads() == 2
-        if learnt:
-            torch.testing.assert_close(learner.predict_proba(PROBE), said[3])
-
-    def test_what_is_given_comes_first(self, grace_home: tuple[Path, list[Tensor]]) -> None:
-        home, said = grace_home
-        engine = EngineSettings(device="cpu", compile=False, threads=1, eval_batch_size=5)
-        learner = Learner.load(home, engine=engine)
-        assert learner.settings.engine == engine
-        torch.testing.assert_close(learner.predict_proba(PROBE), said[3])
+def test_a_file_cannot_ask_for_more_than_there_is(
+    threads: None, grace_home: tuple[Path, list[Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, said = grace_home
+    wishes = {"threads": 4096, "eval_batch_size": 10**9, "device": "cuda", "precision": "float16"}
+    path = home / "versions" / "0004.json"
+    raw = json.loads(path.read_text())
+    raw["settings"]["engine"] |= wishes
+    path.write_text(json.dumps(raw))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    learner = Learner.load(home)
+    engine = learner.settings.engine
+    assert (engine.threads, engine.eval_batch_size, engine.device) == (2, 512, "auto")
+    assert (engine.precision, torch.get_num_threads()) == ("float32", 2)
+    torch.testing.assert_close(learner.predict_proba(PROBE), said[3])
+    # What is given comes first.
+    given = EngineSettings(device="cpu", compile=False, threads=1, eval_batch_size=5)
+    learner = Learner.load(home, engine=given)
+    assert learner.settings.engine == given
+    torch.testing.assert_close(learner.predict_proba(PROBE), said[3])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    saved = ModelStore.open(home).settings()
+    assert carried_out_here(saved, None).engine.precision == "float16"

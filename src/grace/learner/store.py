@@ -240,13 +240,25 @@ class ModelStore:
         if number != before:
             self._carry_out(Change(kind="rollback", date=now(), version=number, was_in_use=before))
 
-    def add_settings(self, document: Document) -> None:
-        """Save a version that differs from the one in use by its settings, and put it in use."""
+    def add(self, document: Document, *, is_set: bool = False) -> None:
+        """Save a version whose objects are stored; put it in use if it is accepted.
+
+        Args:
+            document: the version.
+            is_set: it learnt nothing: only settings differ from the version in use. There is no
+                unfinished update then that would put it in use after an interruption.
+        """
         change = Change(kind="set", date=now(), version=document.number, settings=document.changed)
-        assert self.log.unfinished() is None
-        self.log.begin(change)
+        if is_set:
+            assert self.log.unfinished() is None
+            self.log.begin(change)
         self.write(document)
-        self._finish(change)
+        if is_set:
+            self._finish(change)
+            return
+        if document.status == "accepted":
+            self.make_current(document.number)
+        self.note_versions()
 
     def knowing(self, name: str) -> list[int]:
         """Return the numbers of the versions that still know a class.

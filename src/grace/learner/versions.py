@@ -4,7 +4,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -180,21 +179,36 @@ def carried_out_here(
     return settings.model_copy(update={"engine": engine})
 
 
-def save(model: Model, store: ModelStore, *, accepted: bool = True, digest: str | None) -> None:
+def save(
+    model: Model,
+    store: ModelStore,
+    *,
+    digest: str | None,
+    accepted: bool = True,
+    is_set: bool = False,
+) -> None:
     """Save a model as the next version; ``store.changing`` lasts.
 
     Args:
         model: it has learnt something.
         store: its home.
-        accepted: put the version in use.
         digest: digest of the images of its last update; ``None``: it was not learnt here.
+        accepted: put the version in use.
+        is_set: it differs from the version in use by its settings alone.
     """
-    document = _stored(model, store, "accepted" if accepted else "rejected", digest)
-    store.write(document)
+    document = to_document(
+        model.creation,
+        model.state,
+        store.put,
+        number=store.next_number(),
+        status="accepted" if accepted else "rejected",
+        digest=digest,
+    )
+    assert not model.ceiling or document.num_bytes <= model.ceiling.num_bytes
+    store.add(document, is_set=is_set)
+    model.state.version = document.number
     if accepted:
-        store.make_current(document.number)
-    store.note_versions()
-    _now(model, document)
+        model.state.changed = ()
 
 
 def save_settings(model: Model, store: ModelStore) -> None:
@@ -211,29 +225,7 @@ def save_settings(model: Model, store: ModelStore) -> None:
                 f"run it again to finish it, or {to_drop(store.path)}",
             )
         assert model.state.version is not None
-        digest = store.document(model.state.version).digest
-        document = _stored(model, store, "accepted", digest)
-        store.add_settings(document)
-        _now(model, document)
-
-
-def _stored(
-    model: Model, store: ModelStore, status: Literal["accepted", "rejected"], digest: str | None
-) -> Document:
-    """Store the model's objects, and return the document of the next version."""
-    number = store.next_number()
-    document = to_document(
-        model.creation, model.state, store.put, number=number, status=status, digest=digest
-    )
-    assert not model.ceiling or document.num_bytes <= model.ceiling.num_bytes
-    return document
-
-
-def _now(model: Model, document: Document) -> None:
-    """Note that the model is this version now."""
-    model.state.version = document.number
-    if document.status == "accepted":
-        model.state.changed = ()
+        save(model, store, digest=store.document(model.state.version).digest, is_set=True)
 
 
 def learn(
@@ -255,7 +247,7 @@ def learn(
             journal = store.begin(model.state.version, given.digest, lasting(model.state.changed))
 
             def save_it(record: UpdateRecord) -> None:
-                save(model, store, accepted=record.accepted, digest=given.digest)
+                save(model, store, digest=given.digest, accepted=record.accepted)
 
             try:
                 done = update.learn(model, given, journal, save_it)
@@ -298,8 +290,7 @@ def _done_already(model: Model, store: ModelStore, given: UpdateInput) -> Update
                     store.make_current(document.number)
                 else:
                     store.roll_back(document.number)
-                trainer = model.trainer
-                engine = model.settings.engine
-                model.state = load(store, document.number, engine, None, trainer.ranks).state
+                ranks, engine = model.trainer.ranks, model.settings.engine
+                model.state = load(store, document.number, engine, ranks=ranks).state
             return record
     return None
