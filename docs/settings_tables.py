@@ -1,7 +1,7 @@
 """The settings tables and the methods' pages, made from the code when the site is built.
 
 A page holds ``<!-- settings: NAME -->``. NAME is a group of an experiment ("data", "scenario", …),
-a method ("grace", …) or "recipe".
+a method ("grace", …) or "recipe". ``<!-- methods -->`` stands for the table of all methods.
 """
 
 import re
@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from grace.settings.experiment import ExperimentSettings, MeasureSettings
 from grace.settings.recipe import Recipe
-from grace.settings.registry import METHOD_FILES, METHOD_SETTINGS
+from grace.settings.registry import METHODS
 
 
 def models() -> dict[str, tuple[str, type[BaseModel]]]:
@@ -29,8 +29,8 @@ def models() -> dict[str, tuple[str, type[BaseModel]]]:
         found[key] = (f"{key}.", kind)
     # A method has the name of this group.
     found["measures"] = ("probe.", MeasureSettings)
-    for name, model in METHOD_SETTINGS.items():
-        found[name] = ("method.", model)
+    for name, method in METHODS.items():
+        found[name] = ("method.", method.settings)
     return found
 
 
@@ -58,12 +58,23 @@ def filled(text: str) -> str:
             raise ValueError(f"no settings are named '{match[2]}' (known: {', '.join(known)})")
         return table(*known[match[2]]) if match[1] == "settings" else departures(match[2])
 
+    text = text.replace("<!-- methods -->", methods_table())
     return re.sub(r"<!-- (settings|departures): ([\w-]+) -->", one, text)
+
+
+def methods_table() -> str:
+    """Write the table of all methods, from their files."""
+    rows = ["| method | keeps of old classes | in one line |", "|---|---|---|"]
+    for name, method in METHODS.items():
+        title = method.docstring.partition(":")[0]
+        kept = {"none": "nothing"}.get(memory := method.settings.traits.memory, memory)
+        rows.append(f"| [{title}]({name}.md) | {kept} | {method.description} |")
+    return "\n".join(rows)
 
 
 def departures(name: str) -> str:
     """Return the numbered departures of a method from its source, as its file lists them."""
-    text = METHOD_FILES[name].docstring.replace("``", "`")
+    text = METHODS[name].docstring.replace("``", "`")
     found = re.search(r"^1\. .*?(?=\n\n(?!\d)|\Z)", text, re.DOTALL | re.MULTILINE)
     if found is None:
         raise ValueError(f"the file of '{name}' lists no departures")
@@ -73,15 +84,13 @@ def departures(name: str) -> str:
 def generated() -> list[str]:
     """Return the names of the methods that have no page of their own."""
     return [
-        name
-        for name in METHOD_FILES
-        if not (Path(__file__).parent / "methods" / f"{name}.md").exists()
+        name for name in METHODS if not (Path(__file__).parent / "methods" / f"{name}.md").exists()
     ]
 
 
 def method_page(name: str) -> str:
     """Write the page of a method from its file."""
-    text = METHOD_FILES[name].docstring.replace("``", "`")
+    text = METHODS[name].docstring.replace("``", "`")
     title, _, rest = text.partition("\n")
     settings = f"## Settings\n\n<!-- settings: {name} -->"
     run = f"## How to run\n\n```bash\ngrace run digits method={name}\n```"

@@ -15,7 +15,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
     "base": (665, 11),
-    "settings": (1485, 12),
+    "settings": (1128, 10),
     "data": (2480, 16),
     "engine": (1870, 21),
     "runs": (955, 8),

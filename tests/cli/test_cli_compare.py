@@ -62,7 +62,7 @@ def test_what_is_asked_for(calls: Calls) -> None:
         (["--seeds", "3-1"], "error: --seeds '3-1': 3-1 is not a range of at most 1000 seeds"),
         (["--seeds", "1-100000"], "error: --seeds '1-100000': 1-100000 is not a range of at most"),
         (["--methods", ","], "error: a method's name is empty: name methods as grace,der"),
-        (["--methods", "derr"], "error: no method 'derr'; did you mean 'der'?"),
+        (["--methods", "derr"], "error: unknown method 'derr'; did you mean 'der'?"),
         (["digits", "cifar10"], "error: 'cifar10' is no setting: after the experiment 'digits'"),
         (["digit"], "error: no packaged experiment 'digit'"),
         (["memory.sise=3"], "error: "),

@@ -106,7 +106,7 @@ def test_a_setting_without_effect_is_told_once(
     monkeypatch.setattr("grace.cli.study.make_study", make_study)
     result = call("ablation", "data.class_list=icarl", "--scale", "published", "--out", tmp_path)
     assert result.stderr.splitlines() == [
-        "warning: data.class_list has no effect: it is imagenet100's",
+        "warning: data.class_list has no effect: data.source is digits",
         "error: seen",
     ]
 

@@ -33,9 +33,9 @@ def test_a_row_says_default_values_and_meaning(script: dict[str, Any]) -> None:
 
 
 def test_departures_are_those_of_the_file(script: dict[str, Any]) -> None:
-    page = script["filled"]("before\n<!-- departures: wa -->\nafter\n")
-    assert page.startswith("before\n1. The head's weights are not forced to be positive;")
-    assert page.endswith("its images would not be learnt.\nafter\n")
+    page = script["filled"]("before\n<!-- departures: beef -->\nafter\n")
+    assert page.startswith("before\n1. This is BEEF without compression,")
+    assert page.endswith("its module would have no class.\nafter\n")
     for path in (DOCS / "methods").glob("*.md"):
         assert "<!-- departures" not in script["filled"](path.read_text())
 

@@ -20,7 +20,7 @@ from grace.methods.replay import Replay
 from grace.methods.tagfex import TagFex
 from grace.methods.wa import WA
 from grace.nn.heads import MASKED, LinearHead
-from grace.settings.registry import METHOD_SETTINGS
+from grace.settings.registry import METHODS
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import learner, task
 from support.typed import typed
@@ -228,6 +228,6 @@ def test_forgotten_classes_get_no_part_of_smoothed_labels() -> None:
 
 
 def test_methods_with_other_losses_have_no_label_smoothing() -> None:
-    for settings in METHOD_SETTINGS.values():
+    for settings in [method.settings for method in METHODS.values()]:
         has_it = settings in SMOOTHED
         assert ("label_smoothing" in settings.model_fields) == has_it, settings

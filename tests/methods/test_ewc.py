@@ -1,4 +1,4 @@
-"""EWC against numbers worked by hand from docs/methods/ewc.md."""
+"""EWC against numbers worked by hand from methods/ewc.py."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""iCaRL against numbers worked by hand from docs/methods/icarl.md."""
+"""iCaRL against numbers worked by hand from methods/icarl.py."""
 
 import math
 from typing import Any

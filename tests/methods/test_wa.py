@@ -1,4 +1,4 @@
-"""WA against numbers worked by hand from docs/methods/wa.md and
+"""WA against numbers worked by hand from methods/wa.py and
 docs/protocols.md#weight-alignment."""
 
 import math

@@ -1,4 +1,4 @@
-"""EWC's penalty and its merging of importances, by hand from docs/methods/ewc.md."""
+"""EWC's penalty and its merging of importances, by hand from methods/ewc.py."""
 
 import pytest
 import torch

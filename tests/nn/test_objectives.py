@@ -52,14 +52,14 @@ def test_new_class_cross_entropy_leaves_old_images_out() -> None:
 
 
 def test_old_logits_get_a_gradient_of_exactly_zero() -> None:
-    # docs/methods/finetune.md: zero, not absent, so that weight decay still reaches the old rows.
+    # methods/finetune.py: zero, not absent, so that weight decay still reaches the old rows.
     logits = torch.zeros(1, 3, requires_grad=True)
     new_class_cross_entropy(logits, torch.tensor([2]), num_old=1).backward()
     assert present(logits.grad).tolist() == [[0.0, 0.5, -0.5]]
 
 
 def test_auxiliary_labels() -> None:
-    # docs/methods/der.md with K_old = 4: any old class → 0, class 4 → 1, class 6 → 3.
+    # methods/der.py with K_old = 4: any old class → 0, class 4 → 1, class 6 → 3.
     assert auxiliary_labels(torch.tensor([0, 3, 4, 6]), 4).tolist() == [0, 0, 1, 3]
 
 

@@ -21,8 +21,8 @@ from grace.runs.model import RunRecord, TaskRecord
 from grace.runs.provenance import fingerprints
 from grace.runs.record import RecordWriter
 from grace.runs.run import run as run_experiment
-from grace.settings.effects import settings_without_effect
 from grace.settings.experiment import MeasureName, MeasureSettings, ScenarioSettings
+from grace.settings.problems import settings_without_effect
 from support.interruptions import call_number, interrupted
 from support.recorded_streams import kept_parts, pixels, same_parts, teach
 from support.tiny_streams import dataset, labelled, learner, recipe, settings, state, watch
@@ -222,14 +222,12 @@ def test_settings_of_measures_that_are_not_taken_have_no_effect() -> None:
     chosen = settings(GRACE, probe=MeasureSettings(measures=("fisher",)))
     idle = settings_without_effect(chosen, paths)
     assert idle == [
-        "probe.adversarial_radius has no effect: probe.measures has no adversarial_sharpness",
-        "probe.adversarial_steps has no effect: probe.measures has no adversarial_sharpness",
-        "probe.expected_deviation has no effect: probe.measures has no expected_sharpness",
-        "probe.expected_pairs has no effect: probe.measures has no expected_sharpness",
-        "probe.hessian_products has no effect: probe.measures has no hessian_radius",
-        "probe.hessian_tolerance has no effect: probe.measures has no hessian_radius",
+        f"probe.{name} has no effect: probe.measures is [fisher]"
+        for name in MeasureSettings.model_fields
+        if name.startswith(("adversarial", "expected", "hessian"))
     ]
+    assert len(idle) == 6
     norm = settings(GRACE, probe=MeasureSettings(measures=("weight_norm",)))
     assert settings_without_effect(norm, ["probe.images"]) == [
-        "probe.images has no effect: no measure in probe.measures draws images"
+        "probe.images has no effect: probe.measures is [weight_norm]"
     ]

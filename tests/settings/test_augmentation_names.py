@@ -53,8 +53,8 @@ def test_lists_survive_being_written_and_read(tmp_path: Path) -> None:
         ("cifr", "'cifr' is no augmentation; did you mean 'cifar'?"),
         ("autoaugmnt", "did you mean 'autoaugment'?"),
         ("crop", "write it as a list, [crop]"),
-        ("[rotat]", "there is no operation 'rotat'; did you mean 'rotate'?"),
-        ("[crop, cifar]", "'cifar' names a whole list"),
+        ("[rotat]", "there is no operation 'rotat' in a list; did you mean 'rotate'?"),
+        ("[crop, cifar]", "there is no operation 'cifar' in a list"),
         ("[color]", "did you mean 'colour'?"),
         ("[]", "should be a name or a list of operations"),
         ("[3]", "3 should be an operation"),
@@ -68,7 +68,6 @@ def test_lists_survive_being_written_and_read(tmp_path: Path) -> None:
         ("[brightness:0]", "takes a number above 0 to 1"),
         ("[invert:nan]", "takes a number above 0 to 1"),
         ("[flip, resized_crop]", "resized_crop must be the first operation"),
-        ("[flip: true]", "should be an operation"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_remedy(text: str, words: str) -> None:

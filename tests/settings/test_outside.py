@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.settings.registry import METHOD_FILES
+from grace.settings.registry import METHODS
 from support import one_process
 from support.outside_packages import example, installed, python
 
@@ -41,13 +41,13 @@ BROKEN = {
     "raises": ("raises", "RuntimeError: two lines"),
     "exits": ("exits", "SystemExit: 3"),
     "ends": ("ends", "BaseException: the end"),
-    "greedy": ("greedy", "its settings need defaults that are valid: ('needed',)"),
+    "greedy": ("greedy", "ValidationError: 1 validation error for Settings needed Field required"),
     "silent": ("silent", "needs a docstring whose first line says what it is"),
-    "plain": ("plain", "its Settings need a base class of grace.settings.method"),
+    "plain": ("plain", "its Settings or traits are of no class of grace.settings.method"),
     "empty": ("empty", "has no class with a class Settings in it"),
-    "traitless": ("traitless", "its traits are none"),
+    "traitless": ("traitless", "its Settings or traits are of no class of grace.settings.method"),
     "../up": ("sound.method", "a method's name has small letters"),
-    "broken": ("broken", "is no Python"),
+    "broken": ("broken", "SyntaxError: "),
 }
 
 
@@ -67,7 +67,7 @@ def test_a_broken_package_costs_its_method_alone(site: Path) -> None:
     listed = python("-m", "grace", "list", "methods", paths=(site,))
     assert listed.returncode == 0, listed.stderr
     rows = dict(line.split(maxsplit=1) for line in listed.stdout.splitlines())
-    own = [name for name, file in METHOD_FILES.items() if file.module.startswith("grace.")]
+    own = [name for name, file in METHODS.items() if file.module.startswith("grace.")]
     assert list(rows) == [*own, "sound"]
     assert rows["der"] == "one new backbone per task beside the frozen old ones"
     assert rows["sound"] == "frozen features, no recipe at all"
@@ -77,11 +77,11 @@ def test_a_broken_package_costs_its_method_alone(site: Path) -> None:
     assert all(note.isprintable() and len(note) < 320 for note in notes)
     for name, (_, says) in BROKEN.items():
         (note,) = (note for note in notes if f"method '{name}'" in note)
-        assert note.startswith(f"warning: method '{name}' cannot be used: package 'faulty': ")
+        assert note.startswith(f"warning: method '{name}' of 'faulty' cannot be used: ")
         assert says in note
-    assert "warning: method 'der' of 'thief' is left out: grace has its own" in notes
-    twice = "'one' and 'two' both bring it: uninstall one of them"
-    assert f"warning: method 'twice' cannot be used: {twice}" in notes
+    assert "warning: method 'der' of 'thief' cannot be used: grace has its own" in notes
+    twice = "method 'twice' of 'one' and 'two' cannot be used: uninstall one of them"
+    assert f"warning: {twice}" in notes
 
 
 def test_asking_for_a_method_that_cannot_be_used(site: Path) -> None:
@@ -130,9 +130,9 @@ def test_the_package_may_be_imported_before_the_registry(tmp_path: Path) -> None
     site = example(tmp_path / "site")
     for first in ("grace_aligned.aligned", "grace.settings.registry"):
         script = (
-            f"import {first}\nfrom grace.settings.registry import METHOD_NOTES, METHOD_SETTINGS\n"
+            f"import {first}\nfrom grace.settings.registry import METHODS, REFUSED_METHODS\n"
             "from grace_aligned.aligned import Aligned\n"
-            "assert Aligned.Settings is METHOD_SETTINGS['aligned'], METHOD_NOTES\n"
+            "assert Aligned.Settings is METHODS['aligned'].settings, REFUSED_METHODS\n"
         )
         done = python("-c", script, paths=(site,))
         assert done.returncode == 0, done.stderr

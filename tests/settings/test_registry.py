@@ -9,7 +9,6 @@ from grace.settings.method import ThresholdRule
 from grace.settings.registry import (
     BACKBONES,
     DATASETS,
-    METHOD_SETTINGS,
     METHODS,
     Kind,
     resolve,
@@ -22,7 +21,8 @@ def test_every_file_with_settings_is_a_method() -> None:
     folder = Path(grace.__file__).parent / "methods"
     files = [path.stem for path in folder.glob("*.py") if "class Settings(" in path.read_text()]
     assert sorted(files) == sorted(METHODS)
-    for name, model in METHOD_SETTINGS.items():
+    for name, method in METHODS.items():
+        model = method.settings
         assert model().name == name
         made = resolve("method", name)
         # There is one model, whether it was read from the file or the file was imported.
@@ -31,8 +31,8 @@ def test_every_file_with_settings_is_a_method() -> None:
 
 def test_the_methods_are_listed_and_their_settings_read_without_torch() -> None:
     script = (
-        "import sys; from grace.settings.registry import METHOD_SETTINGS\n"
-        "assert all(model() for model in METHOD_SETTINGS.values())\n"
+        "import sys; from grace.settings.registry import METHODS\n"
+        "assert all(method.settings() for method in METHODS.values())\n"
         "assert 'torch' not in sys.modules and 'grace.methods' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -58,15 +58,11 @@ def test_whatever_is_registered_can_be_imported(kind: Kind) -> None:
 
 def test_only_what_grows_by_a_threshold_has_a_rule() -> None:
     # GRACE's paper: τ₁ = 0.6, ρ = 0.96.
-    rules = {
-        name: model.model_validate({}).threshold_rule for name, model in METHOD_SETTINGS.items()
-    }
+    rules = {name: method.settings().threshold_rule for name, method in METHODS.items()}
     assert rules.pop("grace") == ThresholdRule(initial=0.6, decay=0.96)
     assert set(rules.values()) == {None}
 
 
 def test_published_settings_all_have_an_effect() -> None:
-    idle = {
-        name: model.model_validate({}).idle_settings() for name, model in METHOD_SETTINGS.items()
-    }
+    idle = {name: method.settings().idle_settings() for name, method in METHODS.items()}
     assert all(found == {} for found in idle.values()), idle

@@ -64,7 +64,7 @@ def test_every_cell_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"methods": ["derr"]}, "no method 'derr'; did you mean 'der'"),
+        ({"methods": ["derr"]}, "unknown method 'derr'; did you mean 'der'"),
         ({"methods": [""]}, "a method's name is empty"),
         ({"methods": ["der", "der"]}, "method der is given twice"),
         ({"seeds": []}, "at least one seed"),

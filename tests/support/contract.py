@@ -7,14 +7,14 @@ import torch
 
 from grace.settings.method import AnyMethodSettings
 from grace.settings.recipe import Recipe
-from grace.settings.registry import METHOD_FILES, METHOD_SETTINGS, resolve
+from grace.settings.registry import METHODS, resolve
 from support.recorded_streams import Piece
 from support.tiny_streams import labelled, recipe
 
 
 def tiny(name: str, short: Recipe, **changes: Any) -> AnyMethodSettings:
     """A method's settings with a short recipe wherever they have one."""
-    model = METHOD_SETTINGS[name]
+    model = METHODS[name].settings
     fields = model.model_fields.items()
     recipes = {key: short for key, field in fields if field.annotation is Recipe}
     return model.model_validate(recipes | changes)
@@ -23,7 +23,7 @@ def tiny(name: str, short: Recipe, **changes: Any) -> AnyMethodSettings:
 def variants(short: Recipe) -> dict[str, AnyMethodSettings]:
     """All methods, plain and in the variants that their files declare."""
     found = {}
-    for name, file in METHOD_FILES.items():
+    for name, file in METHODS.items():
         declared = {"": {}} | dict(file.declared.get("variants", {}))
         for suffix, changes in declared.items():
             found[f"{name}-{suffix}".rstrip("-")] = tiny(name, short, **changes)
@@ -69,7 +69,7 @@ def keeps_exemplars(variant: str) -> bool:
 def is_excepted(variant: str, piece: Piece | str, kind: str = "changes") -> bool:
     """True if the method's file names this piece of its work in its exceptions of a kind."""
     name = piece if isinstance(piece, str) else piece.name
-    return name in METHOD_FILES[name_of(variant)].declared.get("exceptions", {}).get(kind, {})
+    return name in METHODS[name_of(variant)].declared.get("exceptions", {}).get(kind, {})
 
 
 def excepted(method: str) -> list[str]:

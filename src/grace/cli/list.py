@@ -1,6 +1,5 @@
 """``grace list`` and ``grace show``: what is known by name, and the settings of an experiment."""
 
-import json
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
@@ -12,7 +11,8 @@ from grace.cli.console import emit, say
 from grace.cli.options import split
 from grace.cli.show import aligned
 from grace.settings.load import describe_settings, dump_settings, list_experiments, load_experiment
-from grace.settings.registry import BACKBONES, DATASETS, METHOD_NOTES, METHODS
+from grace.settings.problems import setting_text
+from grace.settings.registry import BACKBONES, DATASETS, METHODS, REFUSED_METHODS, Entry, MethodFile
 
 
 class Kind(StrEnum):
@@ -34,14 +34,18 @@ def list_names(
         lines = aligned([[name, meaning] for name, meaning in _described(shown).items()])
         say(*(line if kind else f"  {line}" for line in lines))
         if shown is Kind.METHODS:
-            say(*(f"warning: {note}" for note in METHOD_NOTES), err=True)
+            say(*(f"warning: {note}" for note in REFUSED_METHODS.values()), err=True)
 
 
 def _described(kind: Kind) -> Mapping[str, str]:
     if kind is Kind.EXPERIMENTS:
         return list_experiments()
-    known = {Kind.METHODS: METHODS, Kind.DATASETS: DATASETS, Kind.BACKBONES: BACKBONES}[kind]
-    return {name: entry.description for name, entry in known.items()}
+    known: dict[Kind, Mapping[str, Entry | MethodFile]] = {
+        Kind.METHODS: METHODS,
+        Kind.DATASETS: DATASETS,
+        Kind.BACKBONES: BACKBONES,
+    }
+    return {name: entry.description for name, entry in known[kind].items()}
 
 
 def show_settings(
@@ -62,10 +66,3 @@ def show_settings(
     heading, *lines = aligned([["", "setting", "value", "meaning"], *rows])
     say(heading, bold=True)
     say(*lines, "", "* differs from its default")
-
-
-def setting_text(value: object) -> str:
-    """Return the value of a setting as people type it."""
-    if value is None or isinstance(value, str):
-        return value or "none"
-    return json.dumps(value)

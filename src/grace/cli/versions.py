@@ -15,7 +15,6 @@ from grace.base.words import in_bytes, named_versions
 from grace.cli import options
 from grace.cli.console import ask, emit, emit_json, say
 from grace.cli.facts import class_facts, gate_facts
-from grace.cli.list import setting_text
 from grace.cli.show import aligned, show
 from grace.learner import inventory
 from grace.learner.document import ImagesRef
@@ -23,6 +22,7 @@ from grace.learner.history import LedgerRow, ledger
 from grace.learner.setting_changes import effect
 from grace.learner.store import ModelStore, bytes_of, to_drop
 from grace.settings.load import ConfigError, describe_settings
+from grace.settings.problems import setting_text
 
 _HIDDEN = {"path", "changes", "in_use.num_bytes.ceiling", "mean", "std", "settings"}
 

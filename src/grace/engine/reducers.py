@@ -25,7 +25,7 @@ class Collect:
 
 @final
 class SquaredGradients:
-    """Averages the squared gradient of every parameter over the batches (docs/methods/ewc.md)."""
+    """Averages the squared gradient of every parameter over the batches (methods/ewc.py)."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}

@@ -17,7 +17,7 @@ from grace.learner.setting_changes import differences, effect, refuse_fixed
 from grace.methods.preprocessing import constants
 from grace.methods.saved import FILE, read, restore
 from grace.settings.experiment import BudgetSettings, ExperimentSettings
-from grace.settings.load import change_settings
+from grace.settings.load import load_experiment
 
 
 def new_model(
@@ -121,7 +121,7 @@ def with_changes(model: Model, overrides: Sequence[str], whose: str) -> Model:
     """
     if not all(isinstance(override, str) for override in overrides):
         raise TypeError("give each setting as a text of its own: 'memory.max_mb=8'")
-    settings = change_settings(model.settings, overrides)
+    settings = load_experiment(model.settings, overrides)
     refuse_fixed(model.settings, settings, whose, "leave it out, or create another learner")
     if settings == model.settings:
         return model

@@ -21,7 +21,7 @@ from grace.methods.planning import Coming
 from grace.methods.preprocessing import input_shape
 from grace.settings.experiment import BudgetSettings
 from grace.settings.method import AnyMethodSettings
-from grace.settings.recipe import Recipe, completed
+from grace.settings.recipe import Recipe, merge
 
 FEWEST_EPOCHS = 5
 """Fewer epochs would leave images hardly learnt: then the update takes longer than its budget."""
@@ -132,5 +132,5 @@ def _scaled(full: AnyMethodSettings, percent: int) -> AnyMethodSettings:
                 "warmup_epochs": min(warmup, epochs - 1),
                 "average_epochs": average,
             }
-            changed[name] = Recipe(**completed(given, recipe))
+            changed[name] = Recipe(**merge(recipe.model_dump(), given))
     return full.model_copy(update=changed)

@@ -19,8 +19,7 @@ from grace.learner.recommend import BACKBONE_BYTES, new_settings, recommended_se
 from grace.learner.setting_changes import differences, effect, refuse_fixed
 from grace.learner.store import ModelStore, refuse_taken
 from grace.settings.experiment import ExperimentSettings, GateSettings
-from grace.settings.layers import flatten, parse_overrides
-from grace.settings.load import ConfigWarning, change_settings
+from grace.settings.load import ConfigWarning, flatten, load_experiment, parse_overrides
 
 if TYPE_CHECKING:
     from grace.data.decoding import Reading
@@ -124,7 +123,7 @@ class LearnCall:
         """Return the overrides that have an effect on a learner; warn about the others."""
         found = []
         for text in self.overrides:
-            paths = flatten(parse_overrides([text])[0])
+            paths = flatten(parse_overrides([text]))
             if paths and all(effect(path) == "none" for path in paths):
                 message = f"'{text}' has no effect: all images of the folder are learnt"
                 warnings.warn(message, ConfigWarning, stacklevel=4)
@@ -139,8 +138,8 @@ class LearnCall:
         update was interrupted, nothing that it depends on can change.
         """
         saved = store.settings()
-        change_settings(saved, self.overrides)  # Names all that is wrong.
-        wanted = change_settings(saved, self._with_effect())
+        load_experiment(saved, self.overrides)  # Names all that is wrong.
+        wanted = load_experiment(saved, self._with_effect())
         whole = new_settings(self.experiment, self.overrides) if self.experiment else wanted
         for change in differences(saved, whole) if is_empty(store) else ():
             path, has_part = change.path, effect(change.path) in ("fixed", "pace", "learning")

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from grace.base.errors import GraceError
 from grace.base.words import counted
 from grace.settings.experiment import ExperimentSettings, GateSettings
-from grace.settings.load import change_settings
+from grace.settings.load import load_experiment
 
 LEVEL = 0.05
 """Level of all tests: how often they may see a loss where there is none."""
@@ -320,7 +320,7 @@ def limits(settings: ExperimentSettings, max_drop: float | None) -> GateSettings
         ConfigError: for a limit outside 0 to 100.
     """
     given = [] if max_drop is None else [f"gate.max_drop={max_drop}"]
-    return change_settings(settings, given).gate
+    return load_experiment(settings, given).gate
 
 
 def judge(accuracy: Accuracies, gate: GateSettings) -> list[Ruling]:

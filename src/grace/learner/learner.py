@@ -29,7 +29,7 @@ from grace.learner.setting_changes import SettingChange, differences
 from grace.learner.store import ModelStore
 from grace.methods.method import Method
 from grace.settings.experiment import EngineSettings, ExperimentSettings
-from grace.settings.load import as_settings
+from grace.settings.load import load_experiment
 
 
 @final
@@ -139,7 +139,7 @@ class Learner:
         Raises:
             GraceError: for settings that cannot be used, or a directory that is not empty.
         """
-        settings = as_settings(experiment, overrides)
+        settings = load_experiment(experiment, overrides)
         learner = cls(new_model(settings, shape, mean, std, progress))
         if directory is not None:
             learner.home = ModelStore.create(Path(directory), learner.model.creation)

@@ -16,8 +16,7 @@ from typing import Any
 from grace.base.errors import GraceError
 from grace.data.folder_tree import scan
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.layers import flatten, parse_overrides
-from grace.settings.load import ConfigWarning, load_experiment
+from grace.settings.load import ConfigWarning, flatten, load_experiment, parse_overrides
 from grace.settings.recipe import Recipe
 
 HELD_OUT = 50
@@ -117,7 +116,7 @@ def new_settings(
 
 def _given(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the value of every dotted path that overrides set."""
-    return flatten(parse_overrides(overrides)[0])
+    return flatten(parse_overrides(overrides))
 
 
 def _implied(given: Mapping[str, Any]) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Settings that changed from one version of a learner to the next, and which can. Torch-free."""
 
-import json
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self, final
@@ -9,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from grace.base.errors import GraceError
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.layers import flatten
+from grace.settings.load import flatten
+from grace.settings.problems import setting_text
 from grace.settings.recipe import Recipe
 
 FIXED: Mapping[str, str] = {
@@ -82,8 +82,7 @@ def differences(before: ExperimentSettings, after: ExperimentSettings) -> tuple[
 
 def _line(value: Any) -> str:  # noqa: ANN401 - any setting
     """Return a setting's value as people write it."""
-    text = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-    plain = ascii(text)[1:-1]
+    plain = ascii(setting_text(value))[1:-1]
     return plain if len(plain) <= 100 else f"{plain[:97]}..."
 
 

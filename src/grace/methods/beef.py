@@ -1,5 +1,11 @@
 """BEEF: one new module per task, trained alone with an energy objective, then fused.
 
+Algorithm. 1. First task: a backbone, a head, and one *energy* for each class, ``CE + η·energy
+loss``. 2. *Expand*: a copy of the first backbone learns alone on new images and exemplars. It has
+one output for each old task, one for each new class, and energies for all classes. The energy loss
+gives rotated images, moved a few gradient steps, to the energies. 3. *Fuse*: two numbers for each
+old task, α and β, learn how the modules' outputs are added. 4. Herd exemplars.
+
 Where this departs from the paper (Wang et al., ICLR 2023) or fills its gaps:
 
 1. This is BEEF without compression, one backbone more per task, as its authors released it.
@@ -17,6 +23,12 @@ Where this departs from the paper (Wang et al., ICLR 2023) or fills its gaps:
    exemplars has.
 7. An old task whose classes are all forgotten takes part in no softmax.
 8. A task without a new class is refused: its module would have no class.
+
+Expect as many parameters as DER's and lower accuracy: the errors of the fusions add up. A step of
+expansion costs about four training passes.
+
+Source: Wang, Zhou, Liu, Ye, Bian, Zhan, Zhao, *BEEF: Bi-Compatible Class-Incremental Learning via
+Energy-Based Expansion and Fusion*, ICLR 2023.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

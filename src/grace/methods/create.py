@@ -1,5 +1,11 @@
 """CREATE: a small auto-encoder for every class, the best reconstruction wins.
 
+Algorithm. The auto-encoder of a class reconstructs an image's features; the class with the smallest
+error is predicted. 1. First task: one backbone and an auto-encoder for every class, identification
+and contrastive loss. 2. *Update*: add auto-encoders, and train everything on new images and
+exemplars, the old scores distilled. 3. *Balance*: the auto-encoders alone learn on equally many
+images of every class. 4. Herd exemplars.
+
 Where this departs from the paper (Chen et al., CVPR 2025) and its released code, or fills their
 gaps:
 
@@ -17,6 +23,11 @@ gaps:
    stage sees the stored exemplars alone.
 7. Forgotten classes have no scores and do not count in the K of L_CR. Without old classes that are
    not forgotten there is no teacher.
+
+Expect accuracy below DER's with one backbone, and slowly: scores separate late, and the balanced
+stage has a low learning rate, so that small data need many epochs.
+
+Source: Chen et al., CVPR 2025, arXiv:2503.17677.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,11 @@
 """EWC: one network on each task's own images, held where it was important.
 
+Algorithm. 1. First task: one backbone and head, cross-entropy. 2. Later: grow the head, and train
+on the new images alone with ``L = CE(new logits, y − K_old) + λ/2 · Σ F·(θ − θ*)²``; θ* is the
+network before the task. 3. After every task, one pass over its images without a step:
+``F_new = min(mean over batches of (∂CE/∂θ)², 1e-4)``, ``F ← α·F + (1 − α)·F_new``, α = K_old/K.
+New rows of the head have no penalty, and keep F_new.
+
 Where this departs from the paper (Kirkpatrick et al., PNAS 2017):
 
 1. The Fisher information is that of the mean gradient of a batch, squared, at the true labels, in
@@ -10,6 +16,12 @@ Where this departs from the paper (Kirkpatrick et al., PNAS 2017):
 3. Classes share one growing head, whose old rows are held too. Later tasks use their own logits
    only, as Finetune does; a task without a new class has none and is refused.
 4. The pass that estimates the importance changes the running statistics of batch norm.
+
+Expect accuracy a little above Finetune's, far below that of every method with exemplars. A saved
+learner is twice as large as Finetune's, as it holds the importance of every parameter.
+
+Source: Kirkpatrick et al., *Overcoming catastrophic forgetting in neural networks*, PNAS 2017,
+arXiv:1612.00796.
 """
 
 from collections.abc import Mapping

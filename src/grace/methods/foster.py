@@ -1,5 +1,10 @@
 """FOSTER: boost the old network with a second backbone, distil both into one student.
 
+Algorithm. 1. First task: one backbone and head, cross-entropy. 2. *Boost*: a copy of the backbone
+learns beside the frozen old network; logits are divided by class weights, the new features have a
+head of their own, and the old logits are distilled. 3. *Compress*: a student that starts as the old
+network learns the boosted network's answers, reweighted by class. 4. Herd exemplars.
+
 Where this departs from the paper (Wang et al., ECCV 2022) or fills its gaps:
 
 1. n_c of the class weights is the number of a class's images in the phase, M // K_old for old
@@ -11,6 +16,12 @@ Where this departs from the paper (Wang et al., ECCV 2022) or fills its gaps:
    the learner's bytes it is deleted after Compress.
 5. Batches have 128 images in every protocol; 256 are published for ImageNet-100 B50I10.
 6. A task without a new class is refused: there is nothing to boost.
+
+Expect as many parameters as Replay's, and accuracy above iCaRL's and below DER's. A task costs two
+phases, the second with two frozen backbones.
+
+Source: Wang, Zhou, Ye, Zhan, *FOSTER: Feature Boosting and Compression for Class-Incremental
+Learning*, ECCV 2022, arXiv:2204.04662. Class weights: Cui et al., CVPR 2019.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,10 @@
 """GRACE: grow a provisional backbone, assess the mergeable one, compress where there is room.
 
+Algorithm. 1. First task: one backbone and head, cross-entropy. 2. *Grow*: a provisional backbone
+learns beside the frozen ones; align the head. 3. *Assess* the mergeable backbone by its normalised
+effective rank. 4. At or above the threshold, keep both and reset the threshold; below it,
+*compress* both into a student, align the head, and decay the threshold. 5. Herd exemplars.
+
 Where this departs from the paper or fills its gaps, beside what its authors released:
 
 1. ``assess_on="previous"`` assesses at the end of the task before, on its augmented training
@@ -18,6 +23,11 @@ Where this departs from the paper or fills its gaps, beside what its authors rel
    saturation, and the threshold decays as after any compression.
 10. With ``relative_threshold`` the threshold is a multiple of the mergeable backbone's first
     saturation, whose level depends on images and backbone; the first assessment compresses.
+
+Expect accuracy near DER's with fewer parameters. Saturation rises while one backbone learns more
+tasks, and falls after an expansion. A compression costs its own epochs in addition to Grow.
+
+Source: Garcia-Castañeda, Irureta, Imaz, Lojo, arXiv:2603.08426.
 """
 
 from collections.abc import Mapping, Sequence

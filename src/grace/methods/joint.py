@@ -1,4 +1,16 @@
-"""Joint: upper bound: a fresh network on all images of all seen classes."""
+"""Joint: upper bound: a fresh network on all images of all seen classes.
+
+Algorithm. Each task trains a new backbone and head on all images of all seen classes, with the
+recipe of the first task. No image is thrown away: its trait ``memory="all images"`` says so.
+
+Departures: none, it is not a published method.
+
+Expect *Last* above that of every method with one backbone; methods with several have more
+parameters and may come close. ``method.final_task_only=true`` trains at the last task alone, which
+is enough for *Last*; *Avg* and forgetting are then empty.
+
+Source: the usual upper bound.
+"""
 
 from collections.abc import Sequence
 from typing import final

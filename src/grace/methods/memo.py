@@ -1,5 +1,10 @@
 """MEMO: one new last stage per task over a trunk that all tasks share.
 
+Algorithm. DER, but each task adds a last stage only. 1. First task: one backbone and head; its last
+stage is the first *specialised block*, the stages before it are the *generalised block*. 2. Later:
+copy the last block, grow the head, and train both with an auxiliary head; old blocks stay frozen,
+the generalised block trains or not (``train_base``). 3. Align the head. 4. Herd exemplars.
+
 Where this departs from the paper (Zhou et al., ICLR 2023) or fills its gaps:
 
 1. The new specialised block starts as a full copy of the last one, as DER's backbones do.
@@ -8,6 +13,11 @@ Where this departs from the paper (Zhou et al., ICLR 2023) or fills its gaps:
    if the first task is no larger than the others.
 3. The first task trains an uncut backbone's weights with the recipe that the other methods use.
 4. A task without a new class is refused: there is nothing to specialise in.
+
+Expect accuracy a little below DER's with four fifths of its parameters.
+
+Source: Zhou, Wang, Ye, Zhan, *A Model or 603 Exemplars: Towards Memory-Efficient Class-Incremental
+Learning*, ICLR 2023, arXiv:2205.13218.
 """
 
 from typing import final

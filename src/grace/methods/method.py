@@ -34,7 +34,7 @@ from grace.settings.experiment import MeasureSettings
 from grace.settings.load import ConfigWarning
 from grace.settings.method import AnyMethodSettings, BaseMethodSettings, Traits
 from grace.settings.recipe import Recipe
-from grace.settings.registry import METHOD_FILES, METHOD_SETTINGS
+from grace.settings.registry import METHODS
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Method(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for file in METHOD_FILES.values():
+        for file in METHODS.values():
             if file.target == f"{cls.__module__}:{cls.__qualname__}":
                 # There is one class of them: that which is read without torch.
                 type.__setattr__(cls, "Settings", file.settings)
@@ -270,7 +270,7 @@ class Method(ABC):
 def _refuse_or_warn(settings: AnyMethodSettings, task: Task) -> None:
     """Refuse a later task that the method has no rule for; warn if it cannot learn the task."""
     if task.num_new_classes == 0 and not settings.traits.learns_known_classes:
-        able = [n for n, own in METHOD_SETTINGS.items() if own.traits.learns_known_classes]
+        able = [n for n, own in METHODS.items() if own.settings.traits.learns_known_classes]
         raise GraceError(
             f"task {task.number} has no new class and {settings.name} has no rule for that",
             f"add images of a new class, or use one of {', '.join(able)}",

@@ -1,4 +1,19 @@
-"""Replay: one network trained on each task's images and the exemplars."""
+"""Replay: one network trained on each task's images and the exemplars.
+
+Algorithm. 1. First task: one backbone and head, cross-entropy. 2. Later: grow the head, and train
+everything on new images and exemplars, with cross-entropy over all logits. 3. Herd exemplars.
+
+Departures from other forms of this baseline:
+
+1. Exemplars are not drawn more often than new images: the imbalance is not corrected.
+2. Later tasks are shorter than those of the other methods, as in the published recipe.
+
+Expect accuracy far above Finetune's, below DER's and GRACE's. The head favours new classes. The
+nearest mean of exemplars, also in the record, has less of this bias.
+
+Source: the rehearsal baseline of the field, with herding after Rebuffi et al., *iCaRL*, CVPR 2017,
+arXiv:1611.07725.
+"""
 
 from typing import final
 

@@ -27,9 +27,9 @@ from grace.runs.record import (
     run_directory,
     same_run,
 )
-from grace.settings.effects import refuse_learner_settings
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.load import ConfigWarning, as_settings
+from grace.settings.load import ConfigWarning, load_experiment
+from grace.settings.problems import refuse_learner_settings
 
 # torch is imported where the work starts, so that planning runs and reading records is quick.
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def run(
         GraceError: for settings or data that cannot be used, a loss that is not finite, a directory
             that holds another run, processes that differ or have ended, or a run in progress.
     """
-    settings = as_settings(experiment, overrides)
+    settings = load_experiment(experiment, overrides)
     refuse_learner_settings(settings)
     from grace.engine.ranks import Ranks
 

@@ -1,22 +1,19 @@
 """Names of augmentations and of the operations of a list. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Literal, final, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator
 
 from grace.base.errors import GraceError
-from grace.base.words import did_you_mean
+from grace.base.words import did_you_mean_one_of
 
 AugmentationName = Literal["none", "shift", "cifar", "imagenet", "autoaugment", "randaugment"]
 """Names of whole augmentations."""
 
 
-@final
-@dataclass(frozen=True)
-class Parameter:
-    """The number that an operation takes in a list: ``name: value``."""
+class Parameter(NamedTuple):
+    """The number that an operation takes in a list: ``name: value``; a share is above 0."""
 
     meaning: str
     low: float
@@ -56,26 +53,21 @@ def split_operation(text: str) -> tuple[str, float | None]:
     """
     name, colon, written = (part.strip() for part in text.partition(":"))
     if name not in OPERATIONS:
-        if name in get_args(AugmentationName):
-            raise GraceError(f"'{name}' names a whole list, so it cannot stand in one")
-        known = ", ".join(OPERATIONS)
-        hint = did_you_mean(name, OPERATIONS)
-        raise GraceError(f"there is no operation '{name}'{hint} (known: {known})")
+        hint = did_you_mean_one_of(name, OPERATIONS, most=len(OPERATIONS))
+        raise GraceError(f"there is no operation '{name}' in a list{hint}")
+    parameter = OPERATIONS[name]
     if not colon:
         return name, None
-    parameter = OPERATIONS[name]
     if parameter is None:
         raise GraceError(f"'{text}': {name} takes no number")
-    kind = "a whole number" if parameter.is_whole else "a number"
-    above = "from" if parameter.is_whole else "above"
-    wanted = f"{kind} {above} {parameter.low:g} to {parameter.high:g} ({parameter.meaning})"
+    meaning, low, high, is_whole = parameter
     try:
         value = float(written)
     except ValueError:
-        raise GraceError(f"'{text}': {name} takes {wanted}") from None
-    fits = parameter.low <= value <= parameter.high and (parameter.is_whole or value > 0)
-    if not fits or (parameter.is_whole and not value.is_integer()):
-        raise GraceError(f"'{text}': {name} takes {wanted}")
+        value = -1.0
+    if not low <= value <= high or not (value.is_integer() if is_whole else value > 0):
+        kind = f"a whole number from {low:g}" if is_whole else f"a number above {low:g}"
+        raise GraceError(f"'{text}': {name} takes {kind} to {high:g} ({meaning})")
     return name, value
 
 
@@ -86,19 +78,12 @@ def _checked(value: object) -> str | tuple[str, ...]:
         if value in OPERATIONS and value not in names:
             raise GraceError(f"'{value}' is one operation", f"write it as a list, [{value}]")
         if value not in names:
-            hint = did_you_mean(value, names)
-            raise GraceError(
-                f"'{value}' is no augmentation{hint} (known: {', '.join(names)}; "
-                f"or a list of {', '.join(OPERATIONS)})"
-            )
+            hint = did_you_mean_one_of(value, names)
+            raise GraceError(f"'{value}' is no augmentation{hint}, or a list of operations")
         return value
-    if not isinstance(value, list | tuple) or not value:
-        raise GraceError(
-            f"{value!r} should be a name or a list of operations, such as [crop, flip]"
-        )
-    if len(value) > 100:
-        raise GraceError(f"{len(value)} operations are too many: 100 at most")
-    operations = tuple(_written(entry) for entry in value)
+    if not isinstance(value, list | tuple) or not 0 < len(value) <= 100:
+        raise GraceError(f"{value!r} should be a name or a list of operations, as [crop, flip]")
+    operations = tuple(map(_written, value))
     if "resized_crop" in operations[1:]:
         raise GraceError("resized_crop must be the first operation of the list, and the only one")
     return operations
@@ -106,12 +91,10 @@ def _checked(value: object) -> str | tuple[str, ...]:
 
 def _written(entry: object) -> str:
     """Write one entry of a list as ``name`` or ``name:number``."""
-    # YAML reads [crop, cutout: 8] with a mapping as its second entry.
     if isinstance(entry, Mapping) and len(entry) == 1:
-        ((name, number),) = entry.items()
-        if isinstance(number, bool):
-            raise GraceError(f"{entry!r} should be an operation, such as flip or cutout:8")
-        entry = f"{name}:{number}"
+        # YAML reads [crop, cutout: 8] with a mapping as its second entry.
+        ((key, number),) = entry.items()
+        entry = f"{key}:{number}"
     if not isinstance(entry, str):
         raise GraceError(f"{entry!r} should be an operation, such as flip or cutout:8")
     name, value = split_operation(entry)

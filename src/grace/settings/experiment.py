@@ -15,9 +15,9 @@ from pydantic import (
 from grace.base.errors import GraceError, first_problem
 from grace.base.words import printable
 from grace.settings.augmentation import AugmentationSetting
-from grace.settings.method import AnyMethodSettings, Traits
+from grace.settings.method import AnyMethodSettings
 from grace.settings.recipe import Settings
-from grace.settings.registry import METHOD_SETTINGS, why_unknown
+from grace.settings.registry import METHODS, why_unknown
 
 MeasureName = Literal[
     "effective_rank",
@@ -120,13 +120,8 @@ class DataSettings(Settings):
     @field_validator("root")
     @classmethod
     def _root_can_be_recorded(cls, root: str | None) -> str | None:
-        if root is not None:
-            try:
-                root.encode()
-            except UnicodeEncodeError:
-                raise GraceError(
-                    f"'{printable(root)}' is not UTF-8, and no record can hold it", "rename it"
-                ) from None
+        if any("\ud800" <= char <= "\udfff" for char in root or ""):
+            raise GraceError(f"'{printable(str(root))}' is not UTF-8: no record can hold it")
         return root
 
 
@@ -308,7 +303,7 @@ class ExperimentSettings(Settings):
     memory: MemorySettings = MemorySettings()
     backbone: BackboneSettings = BackboneSettings()
     method: SerializeAsAny[AnyMethodSettings] = Field(
-        default_factory=lambda: METHOD_SETTINGS["grace"]()
+        default_factory=lambda: METHODS["grace"].settings()
     )
     seeds: SeedSettings = SeedSettings()
     engine: EngineSettings = EngineSettings()
@@ -324,31 +319,21 @@ class ExperimentSettings(Settings):
             return value
         name = value.get("name", "grace")
         # A forged document may hold anything here, also what no mapping can look up.
-        if not isinstance(name, str) or name not in METHOD_SETTINGS:
+        if not isinstance(name, str) or name not in METHODS:
             raise GraceError(why_unknown(str(name)))
         try:
-            return METHOD_SETTINGS[name].model_validate(value)
+            return METHODS[name].settings.model_validate(value)
         except ValidationError as error:
             raise GraceError(first_problem(error)) from error
 
     @model_validator(mode="after")
     def _method_trains_what_is_asked(self) -> Self:
         """Refuse a part of the backbone that the method cannot train, or cannot leave alone."""
-        train, name, traits = self.backbone.train, self.method.name, self.method.traits
-        problem = None
-        if train == "frozen" and traits.trains_backbone:
-            problem = f"method {name} trains its backbone, which backbone.train=frozen forbids"
-        elif train not in (None, "frozen") and not traits.trains_backbone:
-            problem = f"method {name} trains no backbone, but backbone.train is {train}"
-        elif train == "last-stages" and not traits.takes_frozen_trunk:
-            problem = f"method {name} cannot train the last stages alone (backbone.train)"
-        if problem is not None:
-            able = [n for n, own in METHOD_SETTINGS.items() if _can_train(own.traits, train)]
-            raise GraceError(problem, f"choose {', '.join(able)}, or another backbone.train")
+        train, name = self.backbone.train, self.method.name
+        if train is not None and not self.method.traits.can_train(train):
+            able = [n for n, own in METHODS.items() if own.settings.traits.can_train(train)]
+            raise GraceError(
+                f"method {name} cannot learn with backbone.train={train}",
+                f"choose {', '.join(able)}, or another backbone.train",
+            )
         return self
-
-
-def _can_train(traits: Traits, train: str | None) -> bool:
-    if train == "frozen":
-        return not traits.trains_backbone
-    return traits.takes_frozen_trunk if train == "last-stages" else traits.trains_backbone

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self, final
 from pydantic import Field, model_validator
 
 from grace.base.errors import GraceError
-from grace.settings.recipe import Recipe, Settings, completed, first_task
+from grace.settings.recipe import Recipe, Settings, first_task, merge
 
 
 @final
@@ -32,6 +32,12 @@ class Traits:
     """Its backbone learns; otherwise it never changes, and its features of an image are kept."""
     takes_frozen_trunk: bool = False
     """It can train the last stages of its backbones over a trunk that never changes."""
+
+    def can_train(self, part: Literal["all", "last-stages", "frozen"]) -> bool:
+        """Return True if the method can train this part of its backbones and no other."""
+        if part == "last-stages":
+            return self.takes_frozen_trunk
+        return self.trains_backbone == (part == "all")
 
     def leaves_lone_class(self, number: int, num_new: int) -> bool:
         """Return True if task ``number`` has one new class and the method cannot learn it.
@@ -102,7 +108,7 @@ class AnyMethodSettings(Settings):
         for name, field in cls.model_fields.items():
             if field.annotation is Recipe and isinstance(values.get(name), dict):
                 default: Recipe = field.get_default(call_default_factory=True)
-                filled[name] = completed(values[name], default)
+                filled[name] = merge(default.model_dump(), values[name])
         return filled
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """The base of every settings model, and recipes: optimiser and learning rate of a phase."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -121,40 +121,30 @@ class Recipe(Settings):
     """groups of parameters with values of their own, by the names that the method gives them"""
 
     @model_validator(mode="after")
-    def _optimiser_fits(self) -> Self:
-        if self.min_lr > self.lr:
-            raise GraceError(f"min_lr {self.min_lr:g} exceeds lr {self.lr:g}", "lower it")
-        if self.min_lr and self.schedule != "cosine":
-            raise GraceError("min_lr has no effect without schedule 'cosine'", "remove it")
-        if self.warmup_lr and not self.warmup_epochs:
-            raise GraceError(
-                "warmup_lr has no effect without warmup_epochs", "set them or remove it"
-            )
-        if self.warmup_epochs >= self.epochs and self.warmup_epochs:
-            raise GraceError(
-                f"warmup_epochs {self.warmup_epochs} must be fewer than epochs {self.epochs}"
-            )
-        if self.average_epochs > self.epochs:
-            raise GraceError(
-                f"average_epochs {self.average_epochs} exceeds epochs {self.epochs}", "lower it"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _milestones_fit(self) -> Self:
-        if self.schedule != "multistep" and self.milestones:
-            raise GraceError(
-                f"milestones {list(self.milestones)} have no effect with schedule "
-                f"'{self.schedule}'",
-                "remove them or choose 'multistep'",
-            )
-        if list(self.milestones) != sorted(set(self.milestones)):
-            raise GraceError(f"milestones {list(self.milestones)} must increase")
-        if self.milestones and not 0 < self.milestones[0] <= self.milestones[-1] < self.epochs:
-            raise GraceError(
-                f"milestones {list(self.milestones)} must lie between 1 and epochs - 1 "
-                f"({self.epochs - 1})"
-            )
+    def _values_fit_each_other(self) -> Self:
+        steps, last = list(self.milestones), self.epochs - 1
+        is_cosine, has_steps = self.schedule == "cosine", self.schedule == "multistep"
+        for is_wrong, what in (
+            (self.min_lr > self.lr, f"min_lr {self.min_lr:g} exceeds lr {self.lr:g}: lower it"),
+            (self.min_lr and not is_cosine, "min_lr needs schedule 'cosine': remove it"),
+            (self.warmup_lr and not self.warmup_epochs, "warmup_lr needs warmup_epochs: set them"),
+            (self.warmup_epochs > last, f"warmup_epochs must be fewer than epochs {self.epochs}"),
+            (
+                self.average_epochs > self.epochs,
+                f"average_epochs {self.average_epochs} exceeds epochs {self.epochs}: lower it",
+            ),
+            (
+                steps and not has_steps,
+                f"milestones {steps} need schedule 'multistep', not '{self.schedule}': remove them",
+            ),
+            (steps != sorted(set(steps)), f"milestones {steps} must increase"),
+            (
+                steps and not 0 < min(steps) <= max(steps) <= last,
+                f"milestones {steps} must lie between 1 and epochs - 1 ({last})",
+            ),
+        ):
+            if is_wrong:
+                raise GraceError(what)
         return self
 
 
@@ -168,29 +158,31 @@ def first_task() -> Recipe:
     return multistep(200, 60, 120, 170, weight_decay=5e-4)
 
 
-def completed(given: Mapping[str, Any], default: Recipe) -> dict[str, Any]:
-    """Complete a partly given recipe from a default.
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge ``above`` over ``below``: mappings merge key by key, other values are replaced.
 
-    If only the epochs change, the default's milestones are scaled with them; schedules other than
-    multistep have no milestones. Only cosine has a ``min_lr``.
+    Milestones belong to a multistep schedule and its number of epochs: another schedule drops them,
+    another number of epochs scales them. ``min_lr`` belongs to the cosine schedule. What is wrong
+    stays as it is, for the validation.
     """
-    recipe = {**default.model_dump(), **given}
-    if recipe["schedule"] != "cosine" and "min_lr" not in given:
-        recipe.pop("min_lr", None)
-    if "milestones" not in given:
-        recipe["milestones"] = ()
-        if recipe["schedule"] == default.schedule and isinstance(recipe["epochs"], int):
-            recipe["milestones"] = scaled(default.milestones, default.epochs, recipe["epochs"])
-    return recipe
+    merged = dict(below)
+    if above.get("schedule", "cosine") != "cosine":
+        merged.pop("min_lr", None)
+    if above.get("schedule", "multistep") != "multistep":
+        merged.pop("milestones", None)
+    elif isinstance(above.get("epochs"), int) and _are_milestones(below):
+        epochs, before = above["epochs"], below["epochs"]
+        moved = {round(milestone / before * epochs) for milestone in below["milestones"]}
+        merged["milestones"] = sorted(place for place in moved if 0 < place < epochs)
+    for key, value in above.items():
+        under = merged.get(key)
+        both = isinstance(under, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(under, value) if both else value  # type: ignore[arg-type]
+    return merged
 
 
-def scaled(milestones: Sequence[int], epochs: int, new_epochs: int) -> tuple[int, ...]:
-    """Scale milestones to another number of epochs.
-
-    Args:
-        milestones: epochs, increasing.
-        epochs: that they belong to.
-        new_epochs: the new number of epochs.
-    """
-    places = {round(milestone / epochs * new_epochs) for milestone in milestones}
-    return tuple(sorted(place for place in places if 0 < place < new_epochs))
+def _are_milestones(recipe: Mapping[str, Any]) -> bool:
+    milestones, epochs = recipe.get("milestones"), recipe.get("epochs")
+    if not isinstance(milestones, list | tuple) or not isinstance(epochs, int):
+        return False
+    return epochs > 0 and all(isinstance(milestone, int) for milestone in milestones)

@@ -1,178 +1,114 @@
 """Read and write YAML without surprises: no duplicate keys, ``1e-3`` a number, ``on`` a word.
 
-PyYAML follows YAML 1.1, where ``1e-3`` is a string, ``on`` is true and ``010`` is eight. Here plain
-scalars are read by the core rules of YAML 1.2; a number with a leading zero stays a word, since it
-is a class name more often than a number.
+PyYAML follows YAML 1.1, where ``1e-3`` is a string, ``on`` is true and ``010`` is eight. Here its
+parser gives the events, and plain scalars are read by the core rules of YAML 1.2. A number with a
+leading zero stays a word, since it is a class name more often than a number.
 """
 
 import re
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, final
 
 import yaml
 
 from grace.base.errors import GraceError
-from grace.base.files import read_small
 from grace.base.words import in_one_line
 
 MAX_BYTES = 2**20
 """The largest text that is read."""
 MAX_DEPTH = 40
-MAX_DIGITS = 20
-MAX_KEY = 200
 MAX_NODES = 100_000
 """The largest number of values, those that aliases repeat included."""
 
-
-@final
-class _Loader(yaml.SafeLoader):
-    """The safe loader with YAML 1.2's plain scalars, without duplicate keys, and with limits.
-
-    It knows the types of JSON only: no setting takes a date, a set or bytes.
-    """
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
-    yaml_constructors = {  # noqa: RUF012
-        tag: construct
-        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
-        if tag is None or tag.rpartition(":")[2] in ("str", "null", "seq", "map")
-    }
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
-        self._num_nodes = 0
-        self._nodes_of: dict[int, int] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
-        before = self._num_nodes
-        is_alias = isinstance(event, yaml.AliasEvent)
-        self._depth += 1
-        self._num_nodes += 1
-        if self._depth > MAX_DEPTH:
-            raise _found_at(event.start_mark, f"it is nested more than {MAX_DEPTH} deep")
-        node: yaml.Node | None = super().compose_node(parent, index)
-        self._depth -= 1
-        if is_alias:
-            if id(node) not in self._nodes_of:
-                raise _found_at(event.start_mark, "an alias stands within the value it repeats")
-            self._num_nodes += self._nodes_of[id(node)]
-        else:
-            self._nodes_of[id(node)] = self._num_nodes - before
-        if self._num_nodes > MAX_NODES:
-            raise _found_at(event.start_mark, f"it has more than {MAX_NODES} values")
-        return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise _found_at(key.start_mark, "a key should be a word, not a list or mapping")
-            if len(key.value) > MAX_KEY:
-                raise _found_at(key.start_mark, f"a key has more than {MAX_KEY} characters")
-            if key.value in seen:
-                raise _found_at(
-                    key.start_mark, f"the key '{key.value}' stands there twice; keep one"
-                )
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
-        text = str(super().construct_scalar(node))
-        if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text):
-            raise _found_at(node.start_mark, "a text has a zero byte or half a surrogate pair")
-        return text
-
-
-def _found_at(mark: Any, what: str) -> GraceError:  # noqa: ANN401 - of C or Python
-    return GraceError(f"line {mark.line + 1}, column {mark.column + 1}: {what}")
-
-
-@final
-class _Dumper(yaml.SafeDumper):
-    """The safe dumper; quotes words that YAML 1.1 or 1.2 would read as another type."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012
-        first: list(pairs) for first, pairs in yaml.SafeDumper.yaml_implicit_resolvers.items()
-    }
-
-
-def _truth(loader: _Loader, node: yaml.ScalarNode) -> bool:
-    text = loader.construct_scalar(node)
-    known = loader.bool_values.get(text.lower())
-    if known is None:
-        raise _found_at(node.start_mark, f"'{text[:40]}' should be true or false")
-    return known
-
-
-def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
-    text = loader.construct_scalar(node)
-    if len(text.lstrip("+-")) > MAX_DIGITS:
-        raise _found_at(node.start_mark, f"a whole number has more than {MAX_DIGITS} digits")
-    try:
-        value = int(text, 0)
-    except ValueError:
-        raise _found_at(node.start_mark, f"'{text}' should be a whole number") from None
-    if abs(value) >= 2**63:
-        raise _found_at(node.start_mark, f"{value} is beyond the numbers of 64 bits")
-    return value
-
-
-def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
-    text = loader.construct_scalar(node)
-    try:
-        return float(text)
-    except ValueError:
-        raise _found_at(node.start_mark, f"'{text[:40]}' should be a number") from None
-
-
-_PLAIN = (
-    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("tag:yaml.org,2002:int", r"[-+]?(0|[1-9][0-9]*)", list("-+0123456789")),
-    (
-        "tag:yaml.org,2002:float",
-        r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?",
-        list("-+.0123456789"),
-    ),
+_WORDS = re.compile(
+    r"^(?:(?P<null>~|null|Null|NULL|)|(?P<truth>true|True|TRUE|false|False|FALSE)"
+    r"|(?P<whole>[-+]?(?:0|[1-9][0-9]*))"
+    r"|(?P<number>[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?))$"
 )
-for _tag, _pattern, _first in _PLAIN:
-    for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _first)
-_Loader.add_constructor("tag:yaml.org,2002:bool", _truth)
-_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
-_Loader.add_constructor("tag:yaml.org,2002:float", _number)
+"""The plain words that are no texts by the core rules of YAML 1.2."""
 
 
-def read(path: Path, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
-    """Read a YAML file that a person named.
+@final
+class _Reader:
+    """Turns the parser's events into values, with limits; it knows the types of JSON only."""
 
-    Args:
-        path: the file; links are followed.
-        where: its name in messages.
+    def __init__(self, events: Iterator[Any]) -> None:
+        self._events = events
+        self._num_values = 0
+        self._anchors: dict[str, tuple[Any, int]] = {}
 
-    Raises:
-        GraceError: if it is missing, no regular file, not UTF-8, or refused by :func:`parse`.
-        OSError: if the system refuses to read it.
-    """
-    data = read_small(path, f"'{where}'", MAX_BYTES, given=True)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise GraceError(f"byte {error.start} is no UTF-8", where=where) from None
-    return parse(text, where)
+    def value(self, event: Any, depth: int = 0) -> Any:  # noqa: ANN401 - YAML holds anything
+        """Return the value that starts with an event; take the events up to its end."""
+        before = self._num_values
+        self._num_values += 1
+        _need(depth < MAX_DEPTH, event, f"it is nested more than {MAX_DEPTH} deep")
+        if isinstance(event, yaml.AliasEvent):
+            name = str(event.anchor)
+            _need(name in self._anchors, event, f"no value before it has the anchor '&{name}'")
+            found, size = self._anchors[name]
+            self._num_values += size
+        elif isinstance(event, yaml.SequenceStartEvent):
+            found = [self.value(entry, depth + 1) for entry in self._until(yaml.SequenceEndEvent)]
+        elif isinstance(event, yaml.MappingStartEvent):
+            found = {}
+            for key in self._until(yaml.MappingEndEvent):
+                is_word = isinstance(key, yaml.ScalarEvent)
+                _need(is_word, key, "a key should be a word, not a list or mapping")
+                name = _text(key)
+                _need(name not in found, key, f"the key '{name}' stands there twice; keep one")
+                found[name] = self.value(next(self._events), depth + 1)
+        else:
+            found = _scalar(event)
+        if not isinstance(event, yaml.AliasEvent):
+            _need(event.tag is None, event, f"the tag '{event.tag}' has no meaning here")
+            self._anchors.setdefault(event.anchor, (found, self._num_values - before))
+        _need(self._num_values <= MAX_NODES, event, f"it has more than {MAX_NODES} values")
+        return found
+
+    def _until(self, end: type[yaml.Event]) -> Iterator[Any]:
+        while not isinstance(event := next(self._events), end):
+            yield event
 
 
-def parse(text: str, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
+def _scalar(event: yaml.ScalarEvent) -> Any:  # noqa: ANN401 - YAML holds anything
+    text, is_plain = _text(event), event.implicit[0]
+    word = _WORDS.match(text) if is_plain else None
+    match word and word.lastgroup:
+        case "null":
+            return None
+        case "truth":
+            return text.lower() == "true"
+        case "whole":
+            fits = len(text) <= 20 and abs(int(text)) < 2**63
+            _need(fits, event, f"{text[:20]} is beyond the whole numbers of 64 bits")
+            return int(text)
+        case "number":
+            return float(text)
+    return text
+
+
+def _text(event: yaml.ScalarEvent) -> str:
+    is_odd = any(char == "\0" or "\ud800" <= char <= "\udfff" for char in event.value)
+    _need(not is_odd, event, "a text has a zero byte or half a surrogate pair")
+    return event.value
+
+
+def _need(holds: bool, event: yaml.Event, what: str) -> None:
+    if not holds:
+        mark = event.start_mark
+        assert mark is not None
+        raise GraceError(f"line {mark.line + 1}, column {mark.column + 1}: {what}")
+
+
+def parse(text: str | bytes, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
     """Read YAML text.
 
     It is refused if it holds a key twice, if it is larger than a megabyte, nested deeper than 40,
     has more than 100,000 values (with those that aliases repeat), whole numbers of more than 64
-    bits, or types that JSON lacks.
+    bits, or tags.
 
     Args:
-        text: the text.
+        text: the text, or its bytes in UTF-8.
         where: name of its place in messages.
 
     Raises:
@@ -181,17 +117,26 @@ def parse(text: str, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
     try:
         if len(text) > MAX_BYTES:
             raise GraceError(f"it has {len(text)} characters, more than {MAX_BYTES}")
-        loader = _Loader(text)
-        try:
-            return loader.get_single_data()
-        finally:
-            loader.dispose()
+        events = yaml.parse(text, Loader=yaml.SafeLoader)
+        reader = _Reader(events)
+        documents = [reader.value(event) for event in events if isinstance(event, yaml.NodeEvent)]
+        if len(documents) > 1:
+            raise GraceError(f"it has {len(documents)} documents; keep one")
+        return documents[0] if documents else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise GraceError(f"{where}: {place}{error.problem or 'is no YAML'}") from error
     except (ValueError, yaml.YAMLError) as error:
         raise GraceError(f"{where}: {in_one_line(error)}") from error
+
+
+@final
+class _Dumper(yaml.SafeDumper):
+    """The safe dumper; quotes words that YAML 1.1 or 1.2 would read as another type."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _WORDS, list("~nNtTfF-+.0123456789"))
 
 
 def dump(value: Any) -> str:  # noqa: ANN401 - YAML holds anything

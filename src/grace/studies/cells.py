@@ -11,9 +11,9 @@ from grace.base.errors import GraceError
 from grace.base.words import did_you_mean
 from grace.nn.threshold import Threshold
 from grace.runs.model import RunRecord
-from grace.settings.effects import refuse_learner_settings
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import ConfigWarning, load_experiment
+from grace.settings.problems import refuse_learner_settings
 from grace.studies.paper import place_in_paper, row_in_paper
 from grace.studies.schema import MAX_RUNS, RowSettings, ScaleSettings, StudySettings
 

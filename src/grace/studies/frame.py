@@ -11,7 +11,7 @@ from grace.base.errors import GraceError
 from grace.base.words import counted
 from grace.runs.model import RunRecord, as_time
 from grace.runs.record import find_runs, read_record
-from grace.settings.layers import flatten
+from grace.settings.load import flatten
 from grace.settings.registry import METHODS
 from grace.studies.plan import MAX_RECORDS, without_confusion
 

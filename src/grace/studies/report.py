@@ -19,8 +19,7 @@ from grace.base.files import read_head
 from grace.base.words import counted, one_line
 from grace.runs.model import RunRecord, TaskRecord
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.layers import flatten
-from grace.settings.load import describe_settings
+from grace.settings.load import describe_settings, flatten
 from grace.studies import figures
 from grace.studies.frame import Group, frame_of, group_records
 from grace.studies.table import Table, comparison_table

@@ -15,9 +15,9 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 
 from grace.base.errors import GraceError
 from grace.base.words import did_you_mean
-from grace.settings.load import ConfigError, find, packaged, read_mapping
+from grace.settings.load import ConfigError, packaged, read_file
+from grace.settings.problems import problems_of
 from grace.settings.recipe import Settings
-from grace.settings.setting_problems import problems_of
 
 MAX_ROWS = 1000
 """The largest number of rows, those of grids included."""
@@ -368,8 +368,7 @@ def load_study(name_or_path: str) -> StudySettings:
     Raises:
         ConfigError: if there is no such study, or it is wrong; it lists all problems.
     """
-    source, _ = find("study", name_or_path, Path())
-    raw = read_mapping("study", source, name_or_path)
+    raw, _ = read_file("study", name_or_path)
     raw.setdefault("name", Path(name_or_path).stem)
     try:
         return StudySettings.model_validate(raw)

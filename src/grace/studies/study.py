@@ -18,12 +18,12 @@ from grace.base.atomic import write_text
 from grace.base.errors import BusyError, GraceError
 from grace.base.files import inside, refuse_path
 from grace.base.lock import exclusive
-from grace.base.words import counted, did_you_mean, in_seconds
+from grace.base.words import counted, in_seconds
 from grace.runs.model import RunRecord
 from grace.runs.record import tidy
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import load_experiment
-from grace.settings.registry import METHODS, REFUSED_METHODS, why_unknown
+from grace.settings.registry import METHODS, why_unknown
 from grace.studies.cells import Selection, study_cells
 from grace.studies.claims import judge_claims
 from grace.studies.figures import study_figures
@@ -263,12 +263,8 @@ def study_of(experiment: str, methods: Sequence[str], seeds: Sequence[int]) -> S
     for name in chosen:
         if not name:
             raise GraceError("a method's name is empty", "name methods as grace,der")
-        if name in REFUSED_METHODS:
-            raise GraceError(why_unknown(name))
         if name not in METHODS:
-            raise GraceError(
-                f"no method '{name}'{did_you_mean(name, METHODS)} (known: {', '.join(METHODS)})"
-            )
+            raise GraceError(why_unknown(name))
         if chosen.count(name) > 1:
             raise GraceError(f"method {name} is given twice", "name it once")
     if not seeds:

@@ -62,7 +62,7 @@ def new_class_cross_entropy(logits: Tensor, labels: Tensor, num_old: int) -> Ten
     """Mean cross-entropy among the new logits, CE(z[:, K_old:], y − K_old).
 
     Images of old classes have no target among the new logits and are left out of the mean
-    (docs/methods/finetune.md).
+    (methods/finetune.py).
 
     Args:
         logits: z, shape (B, K).
@@ -89,6 +89,6 @@ def auxiliary_labels(labels: Tensor, num_old: int) -> Tensor:
         Targets in 0..K_new, shape (B,).
 
     Reference:
-        docs/methods/der.md.
+        methods/der.py.
     """
     return (labels - num_old + 1).clamp_min(0)

@@ -83,7 +83,7 @@ def feature_distillation(projected: Tensor, teacher: Tensor) -> Tensor:
 
 
 def distillation_share(num_old: int, num_classes: int) -> float:
-    """Trade-off λ = K_old / K between distillation and cross-entropy (docs/methods/wa.md)."""
+    """Trade-off λ = K_old / K between distillation and cross-entropy (methods/wa.py)."""
     assert 0 <= num_old <= num_classes
     return num_old / num_classes
 

@@ -1,7 +1,7 @@
 """Importance of parameters, and the penalty for moving the important ones (EWC).
 
 Parameters are given by name. Of a grown head, the rows that existed before are compared
-(docs/methods/ewc.md).
+(methods/ewc.py).
 """
 
 from collections.abc import Mapping
