@@ -3,8 +3,8 @@
 A method is a file: ``grace/methods/<name>.py``, or the module that another package names in the
 entry points of the group ``grace.methods``. What the file says of itself is read without importing
 it, and so without torch. Of its syntax tree only this runs: the imports of grace.settings,
-grace.base.errors, pydantic and Python's own modules; the attributes of the class in ``DECLARED``;
-and its class ``Settings``, which therefore uses nothing else of the file. When the file is
+grace.base.errors, pydantic and Python's own modules; what its class says in ``_READ``; its ``Settings``
+therefore use nothing else of the file. When the file is
 imported, its class takes over the ``Settings`` that was read here (``Method.__init_subclass__``):
 there is one.
 """
@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -31,8 +32,8 @@ Kind = Literal["method", "dataset", "backbone"]
 
 GROUP = "grace.methods"
 """The entry points in which packages name their methods: ``aligned = "package.module"``."""
-DECLARED = ("traits", "variants", "exceptions")
-"""Attributes of a method's class that are read beside ``Settings``."""
+_READ = ("Settings", "traits", "variants", "exceptions")
+"""What is read of a method's class."""
 _LIGHT = {*sys.stdlib_module_names, "annotated_types", "pydantic", "typing_extensions"}
 _OWN_LIGHT = ("grace.settings.", "grace.base.errors", "grace.base.words")
 
@@ -45,6 +46,17 @@ class Entry:
     description: str
     target: str
     """``"module:function"``."""
+
+
+@final
+class _Declarations(SourceFileLoader):
+    """Runs a part of a method's file as if it were the module."""
+
+    tree: ast.Module
+
+    @override
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.tree, self.path)
 
 
 @final
@@ -92,7 +104,7 @@ class MethodFile:
 
     @cached_property
     def declared(self) -> Mapping[str, Any]:
-        """The values of ``Settings`` and of the attributes in ``DECLARED``, by name."""
+        """The values of ``Settings`` and of the attributes in ``_READ``, by name."""
         body: list[ast.stmt] = [node for node in self._tree.body if _is_light_import(node)]
         for own in self._tree.body:
             if isinstance(own, ast.ClassDef) and own.name == self.class_name:
@@ -102,12 +114,15 @@ class MethodFile:
                 # The field that says which method the settings are of.
                 line = f"name: _Literal[{self.name!r}] = _Field({self.name!r}, description=_NAME)"
                 node.body += [ast.copy_location(ast.parse(line).body[0], node)]
-        code = compile(ast.fix_missing_locations(ast.Module(body, [])), self.path, "exec")
+        loader = _Declarations(self.module, str(self.path))
+        loader.tree = ast.fix_missing_locations(ast.Module(body, []))
+        spec = spec_from_loader(self.module, loader)
+        assert spec is not None
+        module = module_from_spec(spec)
         meaning = AnyMethodSettings.model_fields["name"].description
-        helpers = {"_Literal": Literal, "_Field": Field, "_NAME": meaning}
-        found: dict[str, Any] = {"__name__": self.module, **helpers}
-        exec(code, found)  # noqa: S102 - installed packages run their code anyway
-        return {name: found[name] for name in ("Settings", *DECLARED) if name in found}
+        vars(module).update(_Literal=Literal, _Field=Field, _NAME=meaning)
+        loader.exec_module(module)
+        return {name: vars(module)[name] for name in _READ if name in vars(module)}
 
     @cached_property
     def settings(self) -> type[AnyMethodSettings]:
@@ -125,7 +140,7 @@ def _is_declared(node: ast.stmt) -> bool:
         case ast.ClassDef(name="Settings"):
             return True
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-            return name in DECLARED
+            return name in _READ
     return False
 
 
