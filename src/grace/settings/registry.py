@@ -3,10 +3,9 @@
 A method is a file: ``grace/methods/<name>.py``, or the module that another package names in the
 entry points of the group ``grace.methods``. What the file says of itself is read without importing
 it, and so without torch. Of its syntax tree only this runs: the imports of grace.settings,
-grace.base.errors, pydantic and Python's own modules; what its class says in ``_READ``; its ``Settings``
-therefore use nothing else of the file. When the file is
-imported, its class takes over the ``Settings`` that was read here (``Method.__init_subclass__``):
-there is one.
+grace.base.errors, pydantic and Python's own modules, and what its class says in ``_READ``; its
+``Settings`` therefore use nothing else of the file. When the file is imported, its class takes over
+the ``Settings`` that was read here (``Method.__init_subclass__``): there is one.
 """
 
 import ast
@@ -20,9 +19,11 @@ from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
+from types import CodeType
 from typing import Any, Literal, final
 
 from pydantic import Field
+from typing_extensions import override
 
 from grace.base.errors import GraceError
 from grace.base.words import did_you_mean, one_line, printable
