@@ -1,9 +1,8 @@
 """GRACE: grow a provisional backbone, assess the mergeable one, compress where there is room.
 
-Algorithm. 1. First task: one backbone and head, cross-entropy. 2. *Grow*: a provisional backbone
-learns beside the frozen ones; align the head. 3. *Assess* the mergeable backbone by its normalised
-effective rank. 4. At or above the threshold, keep both and reset the threshold; below it,
-*compress* both into a student, align the head, and decay the threshold. 5. Herd exemplars.
+Algorithm. 1. First task: one backbone and head. 2. *Grow*: a provisional backbone learns beside the
+frozen ones. 3. *Assess* the mergeable backbone by its normalised effective rank. 4. At or above the
+threshold, keep both and reset it; below it, *compress* both into a student, and decay it.
 
 Where this departs from the paper or fills its gaps, beside what its authors released:
 
@@ -24,8 +23,7 @@ Where this departs from the paper or fills its gaps, beside what its authors rel
 10. With ``relative_threshold`` the threshold is a multiple of the mergeable backbone's first
     saturation, whose level depends on images and backbone; the first assessment compresses.
 
-Expect accuracy near DER's with fewer parameters. Saturation rises while one backbone learns more
-tasks, and falls after an expansion. A compression costs its own epochs in addition to Grow.
+Expect accuracy near DER's with fewer parameters; a compression costs its own epochs.
 
 Source: Garcia-Castañeda, Irureta, Imaz, Lojo, arXiv:2603.08426.
 """
