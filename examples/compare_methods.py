@@ -12,9 +12,9 @@ from grace.base.errors import GraceError
 from grace.runs.model import RunRecord
 from grace.runs.run import run as run_experiment
 from grace.settings.load import load_experiment
-from grace.studies.frame import group_records
 from grace.studies.report import write_report
-from grace.studies.table import comparison_table
+from grace.studies.results import compared
+from grace.studies.table import study_tables
 
 
 def overrides(method: str, epochs: int) -> list[str]:
@@ -43,7 +43,7 @@ def main() -> None:
     records = [
         run(method, overrides(method, arguments.epochs) + more, arguments.out) for method in methods
     ]
-    table = comparison_table(group_records(records))
+    [table] = study_tables(compared(records))
     for line in (table.headings, *table.rows):
         print(" | ".join(line))
     print("report", write_report(records, arguments.out / "report.html"))

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from grace.base.atomic import write_bytes, write_text
 from grace.base.words import counted, in_seconds, markdown
-from grace.studies.cells import Selection
 from grace.studies.claims import JudgedClaim, judge_claims
 from grace.studies.figures import study_figures
-from grace.studies.results import Results
+from grace.studies.plan import Plan, Selection
+from grace.studies.results import StudyResult
 from grace.studies.schema import load_study
-from grace.studies.study import study_of_records
 from grace.studies.table import Table, study_tables
 
 HERE = Path(__file__).parent
@@ -57,16 +56,16 @@ def between(text: str, name: str, new: str) -> str:
     return f"{text[:start]}\n{new.strip()}\n\n{text[end:]}"
 
 
-def results_of(name: str, folder: Path) -> Results:
+def results_of(name: str, folder: Path) -> StudyResult:
     """Return the numbers of a study from an unpacked archive."""
     archive, selection = STUDIES[name]
-    return Results(study_of_records(load_study(name), selection, [folder / archive]))
+    return StudyResult.of(Plan(load_study(name), selection, [folder / archive], any_version=True))
 
 
-def block(name: str, results: Results, figures: Sequence[str]) -> str:
+def block(name: str, results: StudyResult, figures: Sequence[str]) -> str:
     """Return what stands between the markers of a study: command, claims, tables, figures."""
     archive, selection = STUDIES[name]
-    records = results.made.records
+    records = results.records
     chosen = [f" --rows {','.join(selection.rows)}"] if selection.rows else []
     chosen += [f" --protocols {','.join(selection.protocols)}"] if selection.protocols else []
     command = f"grace study {name} data.root=tiny-imagenet{''.join(chosen)} --runs {archive}"

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from grace.base.errors import GraceError
-from grace.cli.report import show_result
-from grace.studies.cells import Selection, study_cells
-from grace.studies.plan import Found
+from grace.studies.plan import Found, Selection, study_cells
 from grace.studies.results import StudyResult
-from grace.studies.schema import StudySettings, list_studies, load_study
+from grace.studies.schema import list_studies, load_study
 from support import commands, one_process
 from support.synthetic_records import MakeRecord
 
@@ -54,8 +51,7 @@ def test_a_plan_counts_what_is_there_and_estimates_the_rest(
     )
     given = [file, "--plan", "--out", tmp_path / "studies", "--runs", tmp_path]
     lines = call(*given).stdout.splitlines()
-    # A synthetic run has five tasks of 1.75 s: one DER is to be made. GRACE: the same seconds by
-    # images × epochs, see test_plan.
+    # A synthetic run has five tasks of 1.75 s: one DER is to be made. GRACE may take as long.
     assert lines[2].split() == ["p", "der", "1,2", "1", "done,", "1", "left", "8.8", "s"]
     assert lines[-1].startswith("4 runs: 1 done, 3 to make, about ")
     states = json.loads(call(*given, "--json").stdout)["runs"]
@@ -70,12 +66,13 @@ def test_a_plan_counts_what_is_there_and_estimates_the_rest(
         (["memory.size=3"], "'memory.size=3' is no study"),
         (["ablation", "--rows", "IFX"], "has no row 'IFX'"),
         (["ablation", "--seeds", "x"], "--seeds 'x': write seeds as 1,2,3 or 1-3"),
-        (["ablation", "method=der"], "choose rows or methods"),
-        (["ablation", "seed=4"], "use --seeds"),
+        (["ablation", "method=der"], "choose rows, methods or seeds"),
+        (["ablation", "seed=4"], "choose rows, methods or seeds"),
         (["ablation", "--runs", "nowhere"], "--runs nowhere: there is no such folder"),
         (["ablation", "--seeds", "2,1-3"], "seed 2 is given twice: name it once"),
-        (["ablation", "--rows", "der,IFL,der"], "row der is given twice"),
-        (["ablation", "--protocols", "b0i4,b0i4"], "protocol b0i4 is given twice"),
+        (["ablation", "--rows", "der,IFL,der"], "cell der b0i4 s1 is given twice"),
+        (["ablation", "--protocols", "b0i4,b0i4"], "cell der b0i4 s1 is given twice"),
+        (["ablation", "data.root=nowhere"], "'nowhere' does not exist"),
         (["grid", "--ray", "auto"], "--ray has no effect on --plan, which makes no runs"),
     ],
 )
@@ -96,29 +93,16 @@ def test_a_file_in_place_of_the_folder_is_refused(more: list[str], tmp_path: Pat
     assert file.read_text() == ""
 
 
-def test_a_setting_without_effect_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def make_study(study: StudySettings, selection: Selection, *_: object, **__: object) -> None:
-        study_cells(study, selection)
-        raise GraceError("seen")
-
-    monkeypatch.setattr("grace.cli.study.make_study", make_study)
-    result = call("ablation", "data.class_list=icarl", "--scale", "published", "--out", tmp_path)
-    assert result.stderr.splitlines() == [
-        "warning: data.class_list has no effect: data.source is digits",
-        "error: seen",
-    ]
-
-
-def test_the_lines_at_the_end(make_record: MakeRecord, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lines_at_the_end(make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     study = load_study("ablation")
     selection = Selection("published", rows=("der", "IFL"))
     cells = tuple(study_cells(study, selection))
     found = {cells[0].run: Found(make_record("der"))}
-    result = StudyResult(study, selection, cells, found, {"IFL b0i10 s1": "no room"})
-    show_result(result, as_json=False)
-    lines = capsys.readouterr().out.splitlines()
+    made = StudyResult(study, selection, cells, found, {"IFL b0i10 s1": "no room"})
+    monkeypatch.setattr("grace.studies.study.make_study", lambda *_, **__: made)
+    result = call("ablation")
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 1
     assert lines[0] == "b0i10"
     titles = "Row Runs Last (%) paper Avg (%) paper Backbones"
     assert lines[1].split() == titles.split()
@@ -126,8 +110,7 @@ def test_the_lines_at_the_end(make_record: MakeRecord, capsys: pytest.CaptureFix
     assert any("the same data and settings" in line for line in lines)
     assert lines[-1] == "IFL b0i10 s1 failed: no room"
     assert any(line.startswith("B2") and "not measured" in line for line in lines)
-    show_result(result, as_json=True)
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(call("ablation", "--json").stdout)
     assert told["claims"]["B2"] == "not measured"
     assert set(told["tables"][0]["rows"][0]) == {
         *("Row", "Runs", "Last (%)", "Last (%) paper", "Avg (%)", "Avg (%) paper", "Backbones"),

@@ -307,12 +307,13 @@ def test_report_and_tables(
     assert (tmp_path / "one.html").is_file()
     (tmp_path / "report.html").unlink()
     assert "\\toprule" in call("report", "runs", "--table", "latex").stdout
-    assert call("report", "runs", "--table", "csv").stdout.startswith("experiment,method")
+    numbers = call("report", "runs", "--table", "csv").stdout
+    assert numbers.startswith("protocol,experiment,row,metric")
     assert not (tmp_path / "report.html").exists()
     (record.directory / "run.json").write_text("{")
     left = call("report", "runs", "--table", "csv")
     assert left.stderr.startswith("warning: left out: ")
-    assert left.stdout.count("\n") == 2
+    assert left.stdout.count("\n") < numbers.count("\n") / 2 + 1
     (tmp_path / "thesis.html").write_text("mine")
     taken = call("report", "runs", "--out", "thesis.html")
     assert taken.exit_code == 2

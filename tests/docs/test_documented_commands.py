@@ -13,8 +13,9 @@ from grace.cli.app import app
 from grace.cli.options import split
 from grace.runs.record import read_record
 from grace.settings.load import load_experiment
-from grace.studies.cells import Selection, study_cells
-from grace.studies.study import study_of
+from grace.settings.registry import METHODS
+from grace.studies.plan import Plan, Selection
+from grace.studies.schema import StudySettings
 
 ROOT = Path(__file__).parents[2]
 VERBS = "|".join(KNOWN)
@@ -53,7 +54,10 @@ def test_every_command_is_understood(page: str, command: str, tmp_path: Path) ->
     arguments = parsed.get("arguments") or []
     if name == "compare":
         experiment, overrides = split(arguments)
-        study_cells(study_of(experiment, [], [1]), Selection(overrides=tuple(overrides)))
+        scales = {"all": {"protocols": {"p": experiment}}}
+        rows = {method: {"method": method} for method in METHODS}
+        study = StudySettings.model_validate({"scales": scales, "rows": rows})
+        Plan(study, Selection(overrides=tuple(overrides)))
         return
     if name not in ("run", "show") or "method=aligned" in arguments:
         return  # the worked example's method is not registered here

@@ -21,9 +21,9 @@ from grace.cli import console
 from grace.runs.record import read_record, read_records
 from grace.settings import yaml_text
 from grace.settings.load import load_experiment
-from grace.studies.frame import group_records
-from grace.studies.report import report_page
-from grace.studies.table import comparison_numbers, comparison_table
+from grace.studies.report import write_report
+from grace.studies.results import compared
+from grace.studies.table import numbers_csv, study_tables
 from support.synthetic_records import MakeRecord
 
 SECONDS = 15.0
@@ -208,9 +208,10 @@ def mutated(raw: Any, draw: random.Random) -> Any:
 
 def everything_about(records: Any) -> list[str]:
     """Make all pages and tables of some records."""
-    groups = group_records(records)
-    numbers = comparison_numbers(groups).to_csv(index=False)
-    return [report_page(records), numbers, comparison_table(groups).to_latex()]
+    result = compared(records)
+    page = records[0].directory.parent / "report.html"
+    latex = [table.to_latex() for table in study_tables(result)]
+    return [write_report(records, page).read_text(), numbers_csv(result), *latex]
 
 
 @pytest.mark.parametrize("number", range(40))

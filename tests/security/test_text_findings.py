@@ -26,9 +26,9 @@ from grace.runs.run import run as run_experiment
 from grace.settings.experiment import DataSettings, EngineSettings, ScenarioSettings
 from grace.settings.load import load_experiment
 from grace.settings.recipe import Recipe
-from grace.studies.frame import group_records
+from grace.studies.results import compared
 from grace.studies.study import compare
-from grace.studies.table import comparison_numbers, comparison_table
+from grace.studies.table import numbers_csv, study_tables
 from support.commands import call
 from support.synthetic_records import MakeRecord
 from support.tiny_streams import dataset, recipe, settings
@@ -120,17 +120,16 @@ class TestPages:
         r"""Before, a row that began with [1cm] was the argument of the \\ above it."""
         record = make_record("grace", 1)
         rewritten(record.directory, experiment="[1cm]")
-        text = comparison_table(group_records([read_record(record.directory)])).to_latex()
-        assert "{[}1cm{]} & " in text
+        text = study_tables(compared([read_record(record.directory)]))[0].to_latex()
+        assert "% [1cm]" in text
         assert latex("*a_b[") == "{*}a\\_b{[}"
 
     def test_names_are_no_formulas(self, make_record: MakeRecord) -> None:
         """Before, a spreadsheet ran an experiment's name; numbers stay exact."""
         record = make_record("grace", 1)
         rewritten(record.directory, experiment="=1+1")
-        numbers = comparison_numbers(group_records([read_record(record.directory)]))
-        row = numbers.to_csv(index=False).splitlines()[1]
-        assert row.startswith("'=1+1,grace,")
+        row = numbers_csv(compared([read_record(record.directory)])).splitlines()[1]
+        assert row.startswith("'=1+1,'=1+1,grace,last,")
         assert repr(record.last) in row
         assert [spreadsheet(text) for text in ("a=", "-a", "\t=", "@", "+", "")] == [
             "a=", "'-a", "'\t=", "'@", "'+", ""

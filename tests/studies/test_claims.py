@@ -2,7 +2,9 @@
 
 import math
 
+import numpy as np
 import pytest
+import scipy.stats
 
 from grace.studies.claims import judge
 
@@ -48,3 +50,11 @@ def test_one_seed_knows_no_noise() -> None:
     assert judge([-0.86], slack=1.0).verdict == "holds"
     assert judge([-0.86], slack=1.0).mean == pytest.approx(0.14)
     assert judge([0.0]).verdict == "holds"
+
+
+def test_a_claim_is_judged_by_students_t() -> None:
+    differences = np.random.default_rng(6).normal(1, 9, 5)
+    judged = judge(differences.tolist())
+    assert judged.standard_error == pytest.approx(float(scipy.stats.sem(differences)))
+    student = scipy.stats.ttest_1samp(differences, 0).statistic
+    assert judged.mean / judged.standard_error == pytest.approx(float(student))

@@ -8,7 +8,7 @@ import grace
 from grace.base.errors import GraceError
 from grace.runs.run import run as run_experiment
 from grace.settings.load import load_experiment
-from grace.studies.study import compare, study_of
+from grace.studies.study import compare
 from support.runs_here import Started, here, workers
 
 QUICK = [
@@ -19,13 +19,6 @@ QUICK = [
     *(f"methods.{method}.{phase}.epochs=1" for method in ("replay", "wa") for phase in
       ("base", "update")),
 ]  # fmt: skip
-
-
-def test_a_comparison_is_a_study_of_one_protocol() -> None:
-    study = study_of("digits", ["wa", "replay"], [1, 2])
-    assert (study.name, list(study.rows)) == ("digits", ["wa", "replay"])
-    assert study.scales["comparison"].seeds == (1, 2)
-    assert len(study_of("digits", [], [1]).rows) > 10
 
 
 def test_every_cell_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
@@ -65,12 +58,10 @@ def test_every_cell_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
     ("more", "message"),
     [
         ({"methods": ["derr"]}, "unknown method 'derr'; did you mean 'der'"),
-        ({"methods": [""]}, "a method's name is empty"),
-        ({"methods": ["der", "der"]}, "method der is given twice"),
-        ({"seeds": []}, "at least one seed"),
+        ({"methods": [""]}, "comparison: rows"),
         ({"seeds": [1, 1]}, "seed 1 is given twice"),
-        ({"overrides": ["method=der"]}, "would give all runs one method"),
-        ({"overrides": ["method.threshold=0.5"]}, "write methods.NAME.threshold="),
+        ({"overrides": ["method=der"]}, "would hold for all runs"),
+        ({"overrides": ["method.threshold=0.5"]}, "write methods.NAME.KEY="),
         ({"overrides": ["memory.sise=3"]}, "memory.sise"),
     ],
 )

@@ -1,16 +1,24 @@
-"""Groups of runs and their labels."""
+"""Any records as a study: which runs make a row, how rows are named, which run counts."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from grace.runs.model import DatasetRecord, RunRecord
-from grace.studies.frame import group_records
-from grace.studies.table import comparison_numbers, comparison_table
+from grace.studies.results import compared
+from grace.studies.table import numbers_csv, study_tables
 from support.synthetic_records import MakeRecord
 
 FRESH = ["method.initialisation=random", "methods.grace.gamma=4"]
+
+
+def rows_of(records: Sequence[RunRecord]) -> list[tuple[str, str, int]]:
+    """Experiment, label and number of runs of every row."""
+    result = compared(records)
+    places = dict.fromkeys((cell.protocol, cell.row) for cell in result.cells)
+    return [(protocol, row, len(result.runs(row, protocol))) for protocol, row in places]
 
 
 def test_seeds_and_execution_do_not_separate(make_record: MakeRecord) -> None:
@@ -21,55 +29,44 @@ def test_seeds_and_execution_do_not_separate(make_record: MakeRecord) -> None:
         make_record("grace", 1, overrides=FRESH),
         make_record("replay", 1, experiment="cifar10"),
     ]
-    groups = group_records(records)
-    names = [(group.experiment, group.method, len(group.records)) for group in groups]
-    assert names == [
+    assert sorted(rows_of(records)) == [
         ("cifar10", "replay", 1),
         ("digits", "der", 1),
-        ("digits", "grace", 2),
-        ("digits", "grace", 1),
+        ("digits", "grace (gamma=4.0, initialisation=random)", 1),
+        ("digits", "grace (gamma=5.0, initialisation=importance)", 2),
     ]
-    assert [record.seed for record in groups[2].records] == [1, 2]
-    assert groups[1].label == "der"
-    assert {group.variant for group in groups if group.method == "grace"} == {
-        "gamma=5.0, initialisation=importance",
-        "gamma=4.0, initialisation=random",
-    }
+    result = compared(records)
+    assert result.rows[1] == "der"  # In the registry's order of methods.
+    assert [one.record.seed for one in result.runs(result.rows[2], "digits")] in ([1, 2], [1])
 
 
-def test_labels_that_are_cut_still_tell_groups_apart(make_record: MakeRecord) -> None:
-    four = ["method.gamma=4", "method.threshold=0.5", "method.threshold_decay=0.9"]
-    other = [*four, "method.feature_weight=3", "method.temperature=3"]
-    variants = [[], [*other, "memory.size=50"], [*other, "memory.size=60"]]
-    records = [make_record("grace", overrides=overrides) for overrides in variants]
-    # Six settings differ. The size of memory alone tells all three apart.
-    default = records[0].info.config["memory"]["size"]
-    assert {group.variant for group in group_records(records)} == {
-        f"memory.size={default}, …",
-        "memory.size=50, …",
-        "memory.size=60, …",
-    }
+@pytest.mark.parametrize(
+    ("overrides", "labels"),
+    [
+        (["engine.precision=bfloat16"], {"engine.precision=bfloat16", "engine.precision=float32"}),
+        # Another protocol by its settings: the images have no need to be named.
+        (["memory.size=50"], {"memory.size=50", "memory.size=100"}),
+        (["data.classes=['=a', 'b']"], {"data.classes=['=a', 'b']", "data.classes=none"}),
+    ],
+)
+def test_settings_that_differ_name_a_row(
+    make_record: MakeRecord, overrides: list[str], labels: set[str]
+) -> None:
+    records = [make_record("der", 1), make_record("der", 2, overrides=overrides)]
+    assert {row for _, row, _ in rows_of(records)} == {f"der ({label})" for label in labels}
+    assert compared(records).notes == []
 
 
-def test_precision_separates(make_record: MakeRecord) -> None:
-    records = [
-        make_record("der", 1),
-        make_record("der", 2, overrides=["engine.precision=bfloat16"]),
-    ]
-    assert {group.variant for group in group_records(records)} == {
-        "engine.precision=bfloat16",
-        "engine.precision=float32",
-    }
-
-
-def test_mean_over_complete_runs_only(make_record: MakeRecord) -> None:
+def test_means_are_of_complete_runs_only(make_record: MakeRecord) -> None:
     records = [make_record("der", 1), make_record("der", 2), make_record("der", 3, done=2)]
-    (group,) = group_records(records)
-    assert [record.seed for record in group.complete] == [1, 2]
+    result = compared(records)
     lasts = [record.last for record in records[:2]]
-    numbers = comparison_numbers([group])
-    assert numbers.at[0, "last_mean"] == pytest.approx(statistics.mean(v for v in lasts if v))
-    assert numbers.at[0, "runs"] == 2
+    mean = statistics.mean(value for value in lasts if value is not None)
+    assert result.means.at[("digits", "der"), "last"] == pytest.approx(mean)
+    [table] = study_tables(result)
+    assert table.rows[0][:2] == ["der", "2"]
+    assert table.notes == ["not all runs are finished: der"]
+    assert len(result.records) == 3  # Figures show all of them.
 
 
 def of_data(record: RunRecord, protocol: str) -> RunRecord:
@@ -82,26 +79,15 @@ def of_data(record: RunRecord, protocol: str) -> RunRecord:
 
 def test_runs_of_other_data_are_told_apart(make_record: MakeRecord) -> None:
     records = [make_record("der", 1), make_record("der", 2), of_data(make_record("der", 3), "aa")]
-    mixed = [*records, of_data(make_record("replay"), "aa")]
+    mixed = [*records, of_data(make_record("replay"), "")]
     own = records[0].info.fingerprints["protocol"][:8]
-    found = [(group.label, len(group.records)) for group in group_records(mixed)]
-    assert sorted(found) == [
-        (f"der (data: digits, 1437 images, protocol {own})", 2),
-        ("der (data: pictures, 300 images, protocol aa)", 1),
-        ("replay", 1),
+    assert sorted(rows_of(mixed)) == [
+        ("digits", f"der (data: digits, 1437 images, protocol {own})", 2),
+        ("digits", "der (data: pictures, 300 images, protocol aa)", 1),
+        ("digits", "replay", 1),
     ]
-    [note] = comparison_table(group_records(mixed)).notes
-    assert note.startswith("digits: rows of other data")
-
-
-def test_other_protocols_by_settings_keep_their_labels(make_record: MakeRecord) -> None:
-    records = [make_record("der", 1), make_record("der", 2, overrides=["memory.size=50"])]
-    assert len({record.info.fingerprints["protocol"] for record in records}) == 2
-    assert {group.variant for group in group_records(records)} == {
-        "memory.size=50",
-        f"memory.size={records[0].info.config['memory']['size']}",
-    }
-    assert comparison_table(group_records(records)).notes == ()
+    [note] = compared(mixed).notes
+    assert note.startswith("digits: der ran on other data")
 
 
 def repeated(record: RunRecord, day: int, status: str = "finished") -> RunRecord:
@@ -114,12 +100,10 @@ def repeated(record: RunRecord, day: int, status: str = "finished") -> RunRecord
 def test_a_repetition_counts_once(make_record: MakeRecord) -> None:
     run = make_record("der", 1)
     first, again, failed = (repeated(run, 2), repeated(run, 3), repeated(run, 4, "failed"))
-    [group] = group_records([again, first, failed, make_record("der", 2)])
-    assert group.records[0] is again
-    assert len(group.complete) == 2
-    [note] = group.notes
-    assert "2 repetitions of the same run left out" in note
+    result = compared([again, first, failed, make_record("der", 2)])
+    assert result.records[0] is again
+    assert [int(n) for n in numbers_csv(result).split("last,")[1].split(",")[2:3]] == [2]
+    assert result.notes[0].startswith("2 repetitions of a run left out")
     # Two attempts that failed: the newer one is the unfinished run.
     attempts = [repeated(run, day, "failed") for day in (1, 2)]
-    [group] = group_records(attempts)
-    assert group.records == (attempts[1],)
+    assert compared(attempts).records == (attempts[1],)

@@ -13,7 +13,7 @@ from grace.studies.claims import judge_claims
 from grace.studies.figures import study_figures
 from grace.studies.measures import Trend, measures_of, spearman, trend, trends_of
 from grace.studies.plan import Found
-from grace.studies.results import Results
+from grace.studies.results import StudyResult
 from grace.studies.table import study_tables
 from support.synthetic_records import MakeRecord
 from support.synthetic_studies import SEEDS, made, with_measures
@@ -106,7 +106,7 @@ def recorded(make_record: MakeRecord, values: dict[str, list[float]], seed: int 
     return with_measures(record, values)
 
 
-def results(make_record: MakeRecord, *runs: dict[str, list[float]], **study: object) -> Results:
+def results(make_record: MakeRecord, *runs: dict[str, list[float]], **study: object) -> StudyResult:
     plain = made(
         make_record,
         {"grace": []},
@@ -115,9 +115,9 @@ def results(make_record: MakeRecord, *runs: dict[str, list[float]], **study: obj
         **study,
     )
     records = [recorded(make_record, values, next(SEEDS)) for values in runs]
-    cells = plain.made.cells
+    cells = plain.cells
     found = {cell.run: Found(own) for cell, own in zip(cells, records, strict=False)}
-    return Results(replace(plain.made, found=found))
+    return replace(plain, found=found)
 
 
 def test_the_measures_of_a_run(make_record: MakeRecord) -> None:
@@ -170,10 +170,10 @@ def test_the_table_of_measures_by_hand(make_record: MakeRecord) -> None:
     # (0.005/0.305 + 0.01/0.41)/3 and (1/4 + 1/9 + 1/7)/3.
     # The norm falls at every task of seed 1 and rises at every one of seed 2; both agree by
     # (1.5/4.5 + 1.5/3.5 + 1.5/2.5)/3 = 0.454.
-    assert table.rows == (
-        ("effective rank", "2", "0.38 ± 0.88", "1 of 2", "1 of 2", "0.09 ± 0.11"),
-        ("weight norm", "2", "0.00 ± 1.41", "1 of 2", "1 of 2", "0.45"),
-    )
+    assert table.rows == [
+        ["effective rank", "2", "0.38 ± 0.88", "1 of 2", "1 of 2", "0.09 ± 0.11"],
+        ["weight norm", "2", "0.00 ± 1.41", "1 of 2", "1 of 2", "0.45"],
+    ]
     assert len(study_tables(results(make_record, {}))) == 1  # No measures, no table of them.
 
 

@@ -7,9 +7,9 @@ import pytest
 from grace.base.errors import GraceError
 from grace.settings.load import list_experiments
 from grace.settings.registry import METHODS
-from grace.studies.cells import Selection, study_cells
 from grace.studies.paper import paper_tables, paper_value, place_in_paper, row_in_paper
-from grace.studies.results import Results, StudyResult
+from grace.studies.plan import Selection, study_cells
+from grace.studies.results import StudyResult
 from grace.studies.schema import StudySettings, load_study
 
 CIFAR = "cifar100"
@@ -123,7 +123,7 @@ def test_a_study_names_a_row_that_the_paper_has() -> None:
 
 def test_gains_by_augmentation_as_the_specification_has_them() -> None:
     study, chosen = load_study("autoaugment"), Selection("published")
-    paper = Results(StudyResult(study, chosen, tuple(study_cells(study, chosen)), {}, {})).paper
+    paper = StudyResult(study, chosen, tuple(study_cells(study, chosen)), {}, {}).paper
     gains = [
         paper.at[(protocol, row, 0), key] - paper.at[(protocol, f"{row}-plain", 0), key]
         for protocol in ("b0i10", "b50i10")

@@ -1,7 +1,7 @@
 """Verdicts from saturations, and which runs serve several pairs of settings."""
 
 from grace.runs.model import RunRecord
-from grace.studies.cells import serves
+from grace.studies.plan import serves
 from support.synthetic_records import MakeRecord
 from support.synthetic_records import make_record as make_record
 

@@ -59,7 +59,7 @@ def test_the_page_is_self_contained_small_and_escaped(
     assert "script" not in found.tags
     assert "&lt;script&gt;alert" in text
     assert "default-src 'none'" in text
-    assert text.count("<svg ") == 5  # Three over tasks; matrices and saturation of the first run.
+    assert text.count("<svg ") == 3  # Accuracy and backbones over tasks; the first run.
     for name, value in found.attributes:
         assert not name.startswith("on")
         if name in ("src", "href", "xlink:href"):
@@ -73,7 +73,8 @@ def test_the_page_is_self_contained_small_and_escaped(
     [EVIL, "\x1b[2J\u202egnp", "]]></style><script>", "{{ 7*7 }}", "</title>", "x\0"],
 )
 def test_hostile_texts_stay_texts(odd: str, make_record: MakeRecord) -> None:
-    plain = report_page([make_record("der", 9)], "title", ["line"], [Table("t", ("a",), (("b",),))])
+    simple = Table("t", ("a",), [["b"]])
+    plain = report_page([make_record("der", 9)], "title", ["line"], [simple], {})
     record = make_record("der", 1)
     raw = json.loads((record.directory / "run.json").read_text())
     raw |= {"experiment": odd, "description": odd, "notes": [odd], "commit": odd}
@@ -81,11 +82,11 @@ def test_hostile_texts_stay_texts(odd: str, make_record: MakeRecord) -> None:
     raw["hardware"]["cpu"] = odd
     (record.directory / "run.json").write_text(json.dumps(raw))
     record = read_record(record.directory)
-    page = report_page([record], odd, [odd], [Table(odd, (odd,), ((odd,),), (odd,))])
+    page = report_page([record], odd, [odd], [Table(odd, (odd,), [[odd]], [odd])], {})
     assert all(char.isprintable() or char == "\n" for char in page)
     assert set(seen(page).tags) <= {*seen(plain).tags, "strong"}
     assert "49" not in re.findall(r"<h1>(.*?)</h1>", page)
-    report_page([record])
+    write_report([record], record.directory / "report.html")
 
 
 def test_an_earlier_report_is_replaced_and_nothing_else(
@@ -104,20 +105,17 @@ def test_an_earlier_report_is_replaced_and_nothing_else(
         write_report([], tmp_path / "new.html")
 
 
-def test_runs_with_nothing_finished_still_make_a_page(make_record: MakeRecord) -> None:
-    record = make_record("grace", done=0, status="running")
-    assert "running after 0 of 5 tasks" in report_page([read_record(record.directory)])
-
-
-def test_settings_of_another_version_are_shown_as_they_are(make_record: MakeRecord) -> None:
-    record = make_record("grace")
-    path = record.directory / "run.json"
+def test_unfinished_runs_and_settings_of_other_versions_are_shown(
+    make_record: MakeRecord, tmp_path: Path
+) -> None:
+    path = make_record("grace", done=0, status="running").directory / "run.json"
     raw: dict[str, Any] = json.loads(path.read_text())
     raw["config"]["future"] = {"knob": 17}
     path.write_text(json.dumps(raw))
-    assert ">future.knob</td>" in report_page([read_record(record.directory)])
+    page = write_report([read_record(path.parent)], tmp_path / "report.html").read_text()
+    assert "running after 0 of 5 tasks" in page
+    assert ">future.knob</td>" in page
 
 
 def test_a_long_text_is_cut(make_record: MakeRecord) -> None:
-    plain = make_record("der", 1)
-    assert len(report_page([plain], "x" * 10**6)) < 300_000
+    assert len(report_page([make_record("der", 1)], "x" * 10**6, [], [], {})) < 300_000

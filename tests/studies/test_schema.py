@@ -10,8 +10,8 @@ import pytest
 from grace.base.errors import GraceError
 from grace.settings import yaml_text
 from grace.settings.load import ConfigError
-from grace.studies.cells import Selection, all_runs, settings_of, study_cells
 from grace.studies.frame import METRICS
+from grace.studies.plan import Selection, all_runs, settings_of, study_cells
 from grace.studies.schema import StudySettings, list_studies, load_study
 
 NAMES = list(list_studies())
@@ -82,7 +82,7 @@ def test_every_cell_of_every_study_resolves(name: str) -> None:
         assert {cell.seed for cell in cells} == {1, 2, 3}
         runs = {(cell.protocol, cell.row): cell.run for cell in cells}
         for run in all_runs([cell for cell in cells if cell.run in runs.values()]):
-            settings = settings_of(run, lambda needed: None)
+            settings = settings_of(run, {})
             assert (settings is None) == bool(run.needs)
             if settings is not None and scale == "published":
                 assert settings.seeds.class_order == 1993
@@ -130,12 +130,12 @@ def test_the_study_in_the_documentation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rows": {}}, "the study has 0 rows"),
+        ({"rows": {}}, "scale small has 0 runs"),
         ({"rows__b": {"method": "der", "sett": 1}}, "rows.b.sett: no such setting; did you mean"),
         ({"rows__b": {"method": 3}}, "rows.b.method = 3 should be a text"),
         ({"rows__b": {"method": "der", "set": "x=1"}}, "rows.b.set = 'x=1' should be a list"),
         ({"scales__small__seeds": [1, 1]}, "scales.small: a seed is given twice"),
-        ({"scales__small__seeds": [*range(2001)]}, "scale small has 2001 runs .* at most 2000 can"),
+        ({"scales__small__seeds": [*range(2001)]}, "scale small has 2001 runs .* 1 to 2000 can"),
         ({"scales__small__seeds": [True]}, r"scales.small.seeds\[0\] = True should be"),
         ({"scales__small__protocols": {}}, "a scale needs a protocol and a seed"),
         ({"scales__small__protocols": {"../x": "digits"}}, "should be a text of the form"),
@@ -150,7 +150,7 @@ def test_the_study_in_the_documentation(tmp_path: Path) -> None:
         ({"rows__g": {"method": "grace", "expand_at": "from g"}}, "a row that decides itself"),
         ({"rows__g": {"method": "grace", "grid": {}}}, "a grid needs a setting and its values"),
         ({"columns": ["lust"]}, r"columns\[0\] = 'lust' should be .*; did you mean 'last'\?"),
-        ({"rows__b": {"set": ["x=1"]}}, "rows.b.method: should be given"),
+        ({"rows__b": {"set": ["x=1"]}}, "rows.b.method should be given"),
         ({"name": "../../x"}, "name = '../../x' should be a text of the form"),
         ({"name": "runs"}, "'runs' is a folder that all studies share"),
     ],
@@ -162,7 +162,7 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], message: str, tmp_path:
 
 def test_a_grid_of_more_rows_than_a_study_may_have_is_not_multiplied_out(tmp_path: Path) -> None:
     grid = {f"method.k{number}": list(range(100)) for number in range(12)}
-    with pytest.raises(ConfigError, match="it should have 1 to 1000"):
+    with pytest.raises(ConfigError, match="1 to 2000 can be planned"):
         load_study(written(tmp_path, rows__g={"method": "grace", "grid": grid}))
 
 
@@ -182,7 +182,7 @@ def test_too_many_runs_are_refused_at_once(tmp_path: Path) -> None:
         load_study(written(tmp_path, **many))
     assert time.monotonic() - began < 5
     small = load_study(written(tmp_path))
-    with pytest.raises(GraceError, match="this choice has 6000 runs; at most 2000"):
+    with pytest.raises(GraceError, match=r"this choice has 6000 runs .* 1 to 2000"):
         study_cells(small, Selection(seeds=tuple(range(6000))))
 
 
@@ -196,7 +196,7 @@ def test_hostile_yaml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="more than 100000 values"):
         load_study(str(file))
     file.write_text("rows: !!python/object/apply:os.system [echo]")
-    with pytest.raises(ConfigError, match="could not determine a constructor"):
+    with pytest.raises(ConfigError, match="has no meaning here"):
         load_study(str(file))
     with pytest.raises(ConfigError, match="no such file"):
         load_study(str(tmp_path / "none.yaml"))

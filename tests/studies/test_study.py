@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -18,11 +18,17 @@ from grace.runs.record import read_record
 from grace.runs.run import run as run_experiment
 from grace.settings import yaml_text
 from grace.settings.experiment import ExperimentSettings
-from grace.studies.cells import Selection, expansions, settings_of, study_cells
-from grace.studies.plan import Found, LeftOutWarning
-from grace.studies.results import Results, StudyResult
+from grace.studies.plan import (
+    Found,
+    Plan,
+    Selection,
+    expansions,
+    settings_of,
+    study_cells,
+)
+from grace.studies.results import StudyResult
 from grace.studies.schema import StudySettings, load_study
-from grace.studies.study import make_study, plan_study
+from grace.studies.study import make_study
 from grace.studies.table import study_tables
 from grace.studies.workers import Job
 from support.runs_here import Started, here, left_by_killed, workers
@@ -67,6 +73,18 @@ claims:
 """
 
 
+def plan_of(study: StudySettings, chosen: Selection, out: Path, *others: Path) -> Plan:
+    return Plan(study, chosen, [out / "runs", *others])
+
+
+def make(
+    study: StudySettings, chosen: Selection, out: Path, *watcher: Started, **more: Any
+) -> StudyResult:
+    """Plan and make a study."""
+    plan = plan_of(study, chosen, out, *more.pop("others", ()))
+    return make_study(plan, out, *watcher, **more)
+
+
 def study_of(folder: Path, text: str = STUDY) -> StudySettings:
     file = folder / "mine.yaml"
     file.write_text(text)
@@ -79,7 +97,7 @@ Whole = tuple[Path, StudyResult, Started]
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Whole:
     folder, watcher = tmp_path_factory.mktemp("study"), Started()
-    made = make_study(
+    made = make(
         study_of(folder), Selection(), folder / "studies", watcher, workers=here, command="typed"
     )
     return folder / "studies", made, watcher
@@ -106,7 +124,7 @@ def test_what_waits_is_made_after_what_it_needs_and_equal_decisions_once(whole: 
     _, made, watcher = whole
     assert made.failures == {}
     assert watcher.planned_runs == [(8, 1)]
-    assert watcher.names[:3] == ["der tiny s1", "IFL tiny s1", "replay tiny s1 needs 1"]
+    assert watcher.names[:3] == ["der tiny s1", "IFL tiny s1", "replay tiny s1 plain"]
     assert set(watcher.names[3:5]) == {"replay tiny s1", "-FL tiny s1"}
     # Thresholds 0 and 0.01 expand at every task, as IFL does: two pairs of the grid are its run.
     assert watcher.names[5:] == ["1/0.9 tiny s1"]
@@ -158,9 +176,9 @@ def test_the_same_call_makes_nothing_again(whole: Whole, tmp_path: Path) -> None
     out, made, _ = whole
     place = made.records[0].directory
     left_by_killed(place)
-    planned = plan_study(study_of(tmp_path), Selection(), out)
+    planned = plan_of(study_of(tmp_path), Selection(), out)
     assert planned.is_over
-    again = make_study(study_of(tmp_path), Selection(), out, workers=refuse)
+    again = make(study_of(tmp_path), Selection(), out, workers=refuse)
     found = {run: one.record.directory for run, one in again.found.items()}
     assert found == {run: one.record.directory for run, one in made.found.items()}
     assert {path.name for path in place.iterdir()} == {"run.json", "tasks.jsonl"}
@@ -174,14 +192,14 @@ def test_precision_is_the_same_on_every_machine(tmp_path: Path) -> None:
     """The record says what was chosen, so that the run was never found again."""
     planned = Selection(overrides=("engine.precision=auto",))
     with pytest.raises(GraceError, match="auto can mean something else on each machine"):
-        plan_study(study_of(tmp_path), planned, tmp_path / "out")
+        plan_of(study_of(tmp_path), planned, tmp_path / "out")
 
 
 def test_a_refused_study_leaves_no_folder(tmp_path: Path) -> None:
     images = study_of(tmp_path, STUDY.replace("tiny: digits", "tiny: tiny-imagenet-16px"))
     nowhere, out = Selection(overrides=("data.root=nowhere",)), tmp_path / "studies"
     with pytest.raises(GraceError, match="'nowhere' does not exist"):
-        make_study(images, nowhere, out)
+        make(images, nowhere, out)
     assert not out.exists()
 
 
@@ -189,7 +207,7 @@ def test_runs_made_elsewhere_are_found_where_they_are(whole: Whole, tmp_path: Pa
     elsewhere = tmp_path / "deep" / "runs"
     shutil.copytree(whole[0] / "runs", elsewhere)
     before = sorted((path, path.stat().st_mtime_ns) for path in elsewhere.rglob("*"))
-    made = make_study(
+    made = make(
         study_of(tmp_path),
         Selection(),
         tmp_path / "new",
@@ -218,19 +236,22 @@ def test_runs_that_are_made_again_are_told_of_first(
     old: str, new: str, how: str, whole: Whole, tmp_path: Path
 ) -> None:
     out = other(whole, tmp_path, old, new)
-    planned = plan_study(study_of(tmp_path), Selection(rows=("der", "replay")), out)
-    states = {planned.names[run]: planned.state(run) for run in planned.runs}
+    planned = plan_of(study_of(tmp_path), Selection(rows=("der", "replay")), out)
+    states = {run.name: planned.state(run) for run in planned.runs}
     if old == "grace":  # A plan does not know the images.
         assert states["der tiny s1"] == "made differently"
         assert states["replay tiny s1"] == "waiting"
     else:
         assert planned.is_over
-    with pytest.warns(GraceWarning, match=f"runs with these .* made {how}: made again$"):
+    with pytest.warns(
+        GraceWarning,
+        match="2 runs with these .* made on other images or with other versions: made again$",
+    ):
         planned.compare_images()
     assert len(planned.left) == 2
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plan_study(study_of(tmp_path), Selection(), tmp_path / "others").compare_images()
+        plan_of(study_of(tmp_path), Selection(), tmp_path / "others").compare_images()
 
 
 def test_without_the_images_runs_are_found_by_their_settings(
@@ -240,11 +261,11 @@ def test_without_the_images_runs_are_found_by_their_settings(
         raise GraceError("the images are gone")
 
     monkeypatch.setattr("grace.studies.plan.identify", gone)
-    made = make_study(study_of(tmp_path), Selection(), whole[0], workers=refuse)
+    made = make(study_of(tmp_path), Selection(), whole[0], workers=refuse)
     assert len(made.found) == 8
     assert "found by their settings: the images are gone" in made.notes[0]
     with pytest.raises(GraceError, match="the images are gone"):
-        make_study(study_of(tmp_path), Selection(seeds=(9,)), whole[0])
+        make(study_of(tmp_path), Selection(seeds=(9,)), whole[0])
 
 
 def test_a_failed_run_leaves_a_dash_and_what_needs_it_is_named(
@@ -252,10 +273,10 @@ def test_a_failed_run_leaves_a_dash_and_what_needs_it_is_named(
 ) -> None:
     out = copy_without(whole, tmp_path, "der", "replay")
     fail = workers(lambda job: "no room")
-    made = make_study(study_of(tmp_path), Selection(), out, workers=fail)
+    made = make(study_of(tmp_path), Selection(), out, workers=fail)
     assert made.failures == {"der tiny s1": "no room", "replay tiny s1": "it needs der tiny s1"}
-    [table, _] = study_tables(Results(made))
-    assert table.rows[0] == ("der", "0", "–", "–", "–", "–")
+    [table, _] = study_tables(made)
+    assert table.rows[0] == ["der", "0", "–", "–", "–", "–"]
     assert "not all runs are finished: der, replay" in table.notes
 
 
@@ -266,10 +287,10 @@ def test_an_interrupted_study_writes_what_it_has_and_goes_on(whole: Whole, tmp_p
     out = copy_without(whole, tmp_path, "-FL")
     (out / "mine" / "table.csv").unlink()
     with pytest.raises(KeyboardInterrupt):
-        make_study(study_of(tmp_path), Selection(), out, workers=workers(interrupt))
+        make(study_of(tmp_path), Selection(), out, workers=workers(interrupt))
     assert (out / "mine" / "table.csv").is_file()
     watcher = Started()
-    assert make_study(study_of(tmp_path), Selection(), out, watcher, workers=here).failures == {}
+    assert make(study_of(tmp_path), Selection(), out, watcher, workers=here).failures == {}
     assert watcher.names == ["-FL tiny s1"]
     assert read_record(out / "runs" / record_of(whole[1], "-FL").directory.name).complete
 
@@ -280,10 +301,10 @@ def test_a_run_of_grace_run_is_a_cell(whole: Whole, tmp_path: Path, tiny_backbon
     text |= {"claims": [], "reference": ""}
     study = StudySettings.model_validate(text | {"name": "other"})
     [cell] = study_cells(study, Selection())
-    settings = settings_of(cell.run, lambda needed: None)
+    settings = settings_of(cell.run, {})
     assert settings is not None
     run_experiment(settings, directory=tmp_path / "mine")
-    planned = plan_study(study, Selection(), tmp_path / "studies", [tmp_path])
+    planned = plan_of(study, Selection(), tmp_path / "studies", tmp_path)
     assert [found.record.directory for found in planned.found.values()] == [tmp_path / "mine"]
 
 
@@ -307,8 +328,8 @@ def test_records_that_cannot_be_read_are_named(
         (bad / "run.json").write_text(text.replace(old, new, 1))
     study, chosen = study_of(tmp_path), Selection(rows=("der",))
     expected = f"^2 records cannot be used and count as missing: .*first.*{why}.*; and 1 more$"
-    with pytest.warns(LeftOutWarning, match=expected):
-        plan = plan_study(study, chosen, tmp_path / "studies", [strange])
+    with pytest.warns(GraceWarning, match=expected):
+        plan = plan_of(study, chosen, tmp_path / "studies", strange)
     assert [plan.state(run) for run in plan.runs] == ["left"]
 
 
@@ -322,11 +343,11 @@ def test_a_damaged_record_is_served_by_a_whole_one_or_named_with_what_to_do(
     with pytest.raises(GraceError, match=remedy):
         read_record(bad)
     study, chosen = study_of(tmp_path), Selection(rows=("der",))
-    with pytest.warns(LeftOutWarning, match=f"^1 record cannot be used .* {bad}"):
-        made = make_study(study, chosen, out, others=[whole[0] / "runs"], workers=refuse)
+    with pytest.warns(GraceWarning, match=f"^1 record cannot be used .* {bad}"):
+        made = make(study, chosen, out, others=[whole[0] / "runs"], workers=refuse)
     assert record_of(made, "der").directory.parent == whole[0] / "runs"
-    with pytest.warns(LeftOutWarning):
-        made = make_study(study, chosen, out, workers=here)
+    with pytest.warns(GraceWarning):
+        made = make(study, chosen, out, workers=here)
     assert remedy in made.failures["der tiny s1"]
 
 

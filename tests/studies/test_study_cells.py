@@ -7,11 +7,11 @@ from pydantic import ValidationError
 
 from grace.base.errors import GraceError
 from grace.runs.model import DatasetRecord, ParameterRecord, RunRecord
-from grace.studies.cells import (
+from grace.studies.plan import (
+    Found,
     Selection,
     aligned_size,
     all_runs,
-    run_names,
     settings_of,
     study_cells,
 )
@@ -50,6 +50,7 @@ ONE = 463504
         (26, 7, 13466),
         (6, 4, 3207),
         (10, 10, 2000),
+        (20, 20, 2000),
     ],
 )
 def test_the_memory_that_costs_what_der_costs(
@@ -86,14 +87,17 @@ def test_aligned_rows_wait_for_two_runs(make_record: MakeRecord) -> None:
     # repeats), grace-held.
     assert len(runs) == 5
     assert [len(run.needs) for run in runs] == [0, 0, 2, 0, 3]
-    names = run_names(cells)
-    assert names[runs[2]] == "replay b0i4 s1"
-    assert settings_of(runs[2], lambda run: None) is None
+    assert [run.name for run in runs] == [
+        *("replay b0i4 s1 plain", "der b0i4 s1", "replay b0i4 s1"),
+        *("grace-held b0i4 s1 plain", "grace-held b0i4 s1"),
+    ]
+    assert settings_of(runs[2], {}) is None
     plain = make_record("grace", verdicts=["start", "grow", "compress", "grow", "compress"])
     small = sized(plain, 2 * ONE, 2, (3, 16, 16), 400)
     der = sized(make_record("der"), 5 * ONE, 5, (3, 16, 16), 400)
-    records = {runs[1]: der, runs[0]: der, runs[3]: small}
-    held = settings_of(runs[4], records.get)
+    found = {runs[1]: Found(der), runs[0]: Found(der), runs[3]: Found(small)}
+    held = settings_of(runs[4], found)
+    assert held is not None
     assert held.memory.size == 400 + 3 * 121
     assert held.method.model_dump()["expand_at"] == (2, 4)
 
@@ -102,7 +106,7 @@ def test_overrides_go_to_every_run_and_a_seed_sets_all_but_the_published_order()
     study = load_study("ablation")
     chosen = Selection("published", rows=("IFL",), seeds=(7,), overrides=("memory.size=50",))
     [cell] = study_cells(study, chosen)
-    settings = settings_of(cell.run, lambda run: None)
+    settings = settings_of(cell.run, {})
     assert settings.memory.size == 50
     assert settings.seeds.model_dump() == {
         "class_order": 1993,
@@ -119,8 +123,8 @@ def test_overrides_go_to_every_run_and_a_seed_sets_all_but_the_published_order()
         (Selection(protocols=("b0i5",)), "has no protocol 'b0i5'"),
         (Selection(rows=("IFX",)), "has no row 'IFX'"),
         (Selection(rows=("0.4/0.9",)), r"no row '0\.4/0\.9': it is a point of row 'small-pairs'"),
-        (Selection(overrides=("method=der",)), "would give all runs one method"),
-        (Selection(overrides=("seed=2",)), "would give all runs one seed"),
+        (Selection(overrides=("method=der",)), "would hold for all runs"),
+        (Selection(overrides=("seed=2",)), "would hold for all runs"),
     ],
 )
 def test_a_selection_that_is_not_there(selection: Selection, message: str) -> None:

@@ -88,7 +88,7 @@ def test_the_numbers_of_the_runs_that_are_there_are_shown(make_record: MakeRecor
     # The best other is not known for the third seed, although one other is.
     best = judged(make_record, {"id": "F", "left": "foster", "right": "best"}, numbers)
     table = claims_table([best])
-    assert table.rows[0][-2:] == ("3", "not measured")
+    assert table.rows[0][-2:] == ["3", "not measured"]
     assert len(table.notes) == 2
     order = {"id": "O", "order": ["foster", "grace", "der"], "metrics": {"last": 0, "average": 9}}
     found = judged(make_record, order, numbers)

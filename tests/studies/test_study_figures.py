@@ -5,7 +5,6 @@ import re
 import matplotlib as mpl
 import pytest
 
-from grace.runs.model import RunRecord
 from grace.studies import figures
 from grace.studies.figures import study_figures
 from support.synthetic_records import MakeRecord
@@ -42,15 +41,9 @@ def test_a_users_own_settings_of_matplotlib_change_nothing(make_record: MakeReco
         assert study_figures(results) == plain
 
 
-@pytest.fixture
-def pair(make_record: MakeRecord) -> list[RunRecord]:
-    return [make_record("der", seed, task_sizes=(5, 5)) for seed in (1, 2)]
-
-
-def test_curves_are_means_with_a_band_of_one_deviation(pair: list[RunRecord]) -> None:
-    values = iter([10.0, 20.0, 14.0, 26.0])  # Of two runs, two tasks each.
-    found = {id(task): next(values) for record in pair for task in record.tasks}
-    svg = figures.over_tasks({"": {"der": pair}}, lambda task: found[id(task)], "y")
+def test_curves_are_means_with_a_band_of_one_deviation(make_record: MakeRecord) -> None:
+    # Accuracies of two tasks: 10 and 20, 14 and 26.
+    svg = study_figures(made(make_record, {"der": [(20, 15, 1), (26, 20, 1)]}))["accuracy"]
     # Means 12 and 23, deviations 4/√2 and 6/√2: the band's heights have the same ratio.
     band = re.search(r'd="(M[^"]*)z', svg[svg.index("FillBetween") :])
     assert band is not None
@@ -61,17 +54,18 @@ def test_curves_are_means_with_a_band_of_one_deviation(pair: list[RunRecord]) ->
     assert last / first == pytest.approx(6 / 4, rel=0.02)
 
 
-def test_more_than_twelve_lines_are_left_out(pair: list[RunRecord]) -> None:
-    lines = {f"line {number}": pair for number in range(14)}
-    svg = figures.over_tasks({"p": lines}, lambda task: task.backbones, "backbones")
-    assert "p: 12 of 14 lines" in svg
-    assert "line 11<" in svg
-    assert "line 12<" not in svg
+def test_more_than_twelve_lines_are_left_out(make_record: MakeRecord) -> None:
+    rows = {f"line-{n}": {"method": "der", "set": [f"memory.size={n}"]} for n in range(14)}
+    svg = study_figures(made(make_record, {row: [(1, 1, 1)] for row in rows}, rows=rows))
+    assert "b0i10: 12 of 14 lines" in svg["backbones"]
+    assert "line-11<" in svg["backbones"]
+    assert "line-12<" not in svg["backbones"]
 
 
 def test_a_run_has_its_matrix_its_confusion_and_its_saturation(make_record: MakeRecord) -> None:
     record = make_record("grace", verdicts=["start", "grow", "compress", "grow", "compress"])
-    assert figures.matrices(record).count("data:image/png;base64") == 4  # And their colour bars.
-    svg = figures.saturation([record])
+    svg = figures.drawn(list(figures.matrices(record)))
+    assert svg.count("data:image/png;base64") == 4  # And their colour bars.
+    svg = figures.drawn([figures.saturation(record)])
     assert svg.count("#555555") == 2  # The expansions.
     assert "threshold</text>" in svg

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import statistics
 from dataclasses import replace
 
@@ -9,9 +10,9 @@ import pytest
 
 from grace.base.words import latex
 from grace.runs.model import RunRecord
-from grace.studies.frame import METRICS, frame, frame_of, group_records, numbers_of
-from grace.studies.results import REPLAYED
-from grace.studies.table import comparison_numbers, comparison_table, numbers_csv, study_tables
+from grace.studies.frame import METRICS, frame, frame_of, numbers_of
+from grace.studies.results import REPLAYED, compared
+from grace.studies.table import numbers_csv, study_tables
 from support.synthetic_records import MakeRecord
 from support.synthetic_studies import made
 
@@ -43,12 +44,12 @@ def test_the_table_marks_the_best_and_ends_with_the_lead(make_record: MakeRecord
     )  # fmt: skip
     [table] = study_tables(results)
     assert table.headings == ("Row", "Runs", "Backbones", "paper", "Last (%)", "paper")
-    assert table.rows == (
-        ("grace", "3", "2.7 ± 0.6", "5", "61.00 ± 1.00", "60.80"),
-        ("der", "3", "5", "10", "60.00 ± 1.32", "60.47"),
-        ("foster", "0", "–", "1", "–", "54.15"),
-        ("Δ", "", "-47 %", "", "+1.00", ""),
-    )
+    assert table.rows == [
+        ["grace", "3", "2.7 ± 0.6", "5", "61.00 ± 1.00", "60.80"],
+        ["der", "3", "5", "10", "60.00 ± 1.32", "60.47"],
+        ["foster", "0", "–", "1", "–", "54.15"],
+        ["Δ", "", "-47 %", "", "+1.00", ""],
+    ]
     assert table.marks == {(0, 4): "best", (1, 4): "second"}
     assert "not all runs are finished: foster" in table.notes
     assert table.notes[1].startswith("paper: printed numbers of Table 1, cifar100 b0i10, of other")
@@ -77,7 +78,7 @@ def test_replayed_rows_are_named(make_record: MakeRecord) -> None:
     [table] = study_tables(made(make_record, numbers, replayed, rows=rows))
     names = [row[0] for row in table.rows]
     assert names == ["0.4/0.9", "0.5/0.9 (2 of 3 replayed)", "0.6/0.9 (replayed)"]
-    assert table.notes == (REPLAYED,)
+    assert table.notes == [REPLAYED]
 
 
 @pytest.fixture
@@ -91,34 +92,34 @@ def records(make_record: MakeRecord) -> list[RunRecord]:
     ]
 
 
-def test_a_comparison_holds_unrounded_means_and_deviations(records: list[RunRecord]) -> None:
-    by_method = comparison_numbers(group_records(records)).set_index("method")
+def test_a_report_holds_unrounded_means_and_deviations(records: list[RunRecord]) -> None:
+    result = compared(records)
     lasts = [record.last for record in records[:2]]
     known = [value for value in lasts if value is not None]
-    assert by_method.at["grace", "last_mean"] == pytest.approx(statistics.mean(known))
-    assert by_method.at["grace", "last_std"] == pytest.approx(statistics.stdev(known))
-    missing = ("finetune", "last_std"), ("joint", "average_mean"), ("der", "last_mean")
-    assert all(by_method.isna().at[place] for place in missing)
-    assert by_method.at["joint", "last_mean"] == records[3].last
+    means, deviations = result.means.loc["digits"], result.deviations.loc["digits"]
+    assert means.at["grace", "last"] == pytest.approx(statistics.mean(known))
+    assert deviations.at["grace", "last"] == pytest.approx(statistics.stdev(known))
+    assert math.isnan(deviations.at["finetune", "last"])
+    assert math.isnan(means.at["joint", "average"])
+    assert math.isnan(means.at["der", "last"])
+    assert means.at["joint", "last"] == records[3].last
     # One backbone of 269,000.
-    assert by_method.at["finetune", "parameters_mean"] == 0.269
-    assert by_method.at["der", "runs"] == 0
-    table = comparison_table(group_records(records))
-    assert table.headings[:5] == ("Experiment", "Method", "Runs", "Last (%)", "Avg (%)")
-    assert table.notes == ("digits/der: 1 of 1 runs unfinished and left out",)
-    task_aware = comparison_table(group_records([replace(records[0])])).headings
-    assert "TA Last (%)" in task_aware
+    assert means.at["finetune", "parameters"] == 0.269
+    [table] = study_tables(result)
+    assert table.headings[:4] == ("Row", "Runs", "Last (%)", "Avg (%)")
+    assert "TA Last (%)" in table.headings
+    assert table.notes == ["not all runs are finished: der"]
 
 
 def test_task_aware_numbers_have_a_column_where_a_run_has_them(make_record: MakeRecord) -> None:
-    old = make_record("der", 1, task_aware=False)
-    assert "TA Last (%)" not in comparison_table(group_records([old])).headings
+    [table] = study_tables(compared([make_record("der", 1, task_aware=False)]))
+    assert "TA Last (%)" not in table.headings
 
 
 def test_names_are_escaped(make_record: MakeRecord) -> None:
     odd = "data.classes=['a|b', 'c_d%']"
     records = [make_record("der", 1, overrides=[odd]), make_record("der", 2)]
-    table = comparison_table(group_records(records))
+    [table] = study_tables(compared(records))
     text = table.to_latex()
     assert r"c\_d\%" in text
     body = [line for line in text.splitlines() if line.endswith(r"\\")]

@@ -13,13 +13,11 @@ import pytest
 
 from grace.base.lock import exclusive
 from grace.settings.load import load_experiment
-from grace.studies.cells import RunSpec, Selection, study_cells
-from grace.studies.plan import Plan, Records
+from grace.studies.plan import Plan, Selection
 from grace.studies.schema import StudySettings
 from grace.studies.workers import (
     Job,
     carry_out,
-    halved,
     run_here,
     why_failed,
     with_threads,
@@ -123,7 +121,7 @@ STUDY = StudySettings.model_validate(
 
 
 def planned(*seeds: int) -> Plan:
-    return Plan(study_cells(STUDY, Selection(seeds=seeds)), Records([]))
+    return Plan(STUDY, Selection(seeds=seeds))
 
 
 def test_as_many_as_are_wanted_run_at_once_and_a_failure_keeps_no_other_back(
@@ -146,7 +144,7 @@ def test_as_many_as_are_wanted_run_at_once_and_a_failure_keeps_no_other_back(
     assert most == [2]
     assert watcher.planned_runs == [(9, 2)]
     assert watcher.left[-1] == 0
-    assert {plan.names[run]: why for run, why in plan.failures.items()} == {
+    assert {run.name: why for run, why in plan.failures.items()} == {
         name: f"no room for {name}" for name in watcher.names
     }
 
@@ -168,7 +166,7 @@ def test_one_waits_while_another_trains_the_first_task_that_both_need(tmp_path: 
 def test_a_run_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
     plan = planned()
     plan.compare_images()
-    der = next(run for run in plan.runs if plan.names[run].startswith("der"))
+    der = next(run for run in plan.runs if run.name.startswith("der"))
     place = tmp_path / "runs" / plan.identity(der)["run"]
     place.mkdir(parents=True)
     (place / "run.json").write_text("{}")
@@ -207,7 +205,7 @@ def test_ctrl_c_ends_the_other_workers(tmp_path: Path) -> None:
     stopped: list[bool] = []
 
     def work(job: Job, stopping: threading.Event) -> str | None:
-        if threading.current_thread() is threading.main_thread():
+        if job.name.startswith("replay"):
             time.sleep(0.5)
             signal.raise_signal(signal.SIGINT)
         stopped.append(stopping.wait(30))
@@ -220,7 +218,7 @@ def test_ctrl_c_ends_the_other_workers(tmp_path: Path) -> None:
             carry_out(planned(1, 2), tmp_path, [work, work], Started())
     finally:
         signal.signal(signal.SIGINT, before)
-    assert stopped == [True]
+    assert stopped == [True, True]
 
 
 def test_results_depend_on_no_number_of_runs_at_once() -> None:
@@ -259,6 +257,10 @@ def test_each_gpu_in_turn_gets_a_worker(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(workers_here(large)) == 2
 
 
-def test_grids_begin_far_apart() -> None:
-    runs = [RunSpec("digits", (str(n),)) for n in range(7)]
-    assert [run.overrides[0] for run in halved(runs)] == ["3", "1", "5", "0", "4", "2", "6"]
+def test_grids_come_last_and_begin_far_apart(tmp_path: Path) -> None:
+    grid = {"method": "grace", "grid": {"method.threshold": [0.1, 0.2, 0.3, 0.4]}}
+    rows = {"points": grid, "wa": {"method": "wa"}}
+    study = StudySettings.model_validate(STUDY.model_dump() | {"rows": rows})
+    plan, watcher = Plan(study, Selection()), Started()
+    carry_out(plan, tmp_path, [lambda job, stopping: "no room"], watcher)
+    assert [name.split()[0] for name in watcher.names] == ["wa", "0.1", "0.3", "0.2", "0.4"]

@@ -6,9 +6,8 @@ from itertools import count
 from typing import Any
 
 from grace.runs.model import RunRecord
-from grace.studies.cells import Selection, study_cells
-from grace.studies.plan import Found
-from grace.studies.results import Results, StudyResult
+from grace.studies.plan import Found, Selection, study_cells
+from grace.studies.results import StudyResult
 from grace.studies.schema import StudySettings
 from support.synthetic_records import MakeRecord
 
@@ -42,7 +41,7 @@ def made(
     replayed: Collection[tuple[str, int]] = (),
     chosen: tuple[str, ...] = (),
     **study: Any,
-) -> Results:
+) -> StudyResult:
     """A study and what its runs gave.
 
     Args:
@@ -72,4 +71,4 @@ def made(
             found[cell.run] = Found(own, is_replayed=(cell.row, cell.seed) in replayed)
     # Rows of equal settings share a run: each gets one of its own.
     assert len({cell.run for cell in cells}) == len(cells)
-    return Results(StudyResult(settings, selection, tuple(cells), found, {}))
+    return StudyResult(settings, selection, cells, found)

@@ -39,8 +39,8 @@ else:
 
 
 @contextmanager
-def exclusive(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock while the context lasts; raise an error at once if it is held already.
+def exclusive(path: Path, what: str, num_tries: int = _NUM_TRIES) -> Iterator[None]:
+    """Hold a lock while the context lasts; raise an error if another process holds it.
 
     The lock ends with the process, even with a killed one. Only its holder may delete the file, as
     the last thing that it does: whoever waited for the deleted file notices, and opens the new one.
@@ -48,13 +48,14 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
     Args:
         path: the lock file, created if it is missing.
         what: name of the locked thing in messages.
+        num_tries: the lock is tried every hundredth of a second. More: others are waited for.
 
     Raises:
         BusyError: if the lock is held already.
         DamagedError: if the lock file is a link or no regular file.
         OSError: if the lock file cannot be opened.
     """
-    handle = _taken(path, what)
+    handle = _taken(path, what, num_tries)
     try:
         _note_holder(handle)
         yield
@@ -89,12 +90,12 @@ def holder(path: Path) -> str | None:
     return None
 
 
-def _taken(path: Path, what: str) -> int:
+def _taken(path: Path, what: str, num_tries: int) -> int:
     """Open the lock file and take the lock on it; return its handle."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise DamagedError(f"{what} is damaged: its lock {path.name!r} is no regular file")
     pid = "unknown"
-    for _ in range(_NUM_TRIES):
+    for _ in range(num_tries):
         handle = os.open(path, _FLAGS | os.O_CREAT, 0o666)
         with contextlib.suppress(BlockingIOError, PermissionError, FileNotFoundError):
             _lock(handle, _TAKE)

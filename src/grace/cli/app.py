@@ -39,6 +39,8 @@ PLACES = {name: f"{name}:{name}" for name in VERBS} | {
     "predict": "ask:predict",
     "evaluate": "ask:evaluate",
     "export": "ask:export",
+    "compare": "study:compare",
+    "report": "study:report",
     "list": "list:list_names",
     "show": "list:show_settings",
     "doctor": "learn:learn",

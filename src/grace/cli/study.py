@@ -1,35 +1,42 @@
-"""``grace study``: the tables, figures and claims of the paper, or of a user's own study."""
+"""``grace study``, ``grace compare`` and ``grace report``: tables, figures and claims of runs."""
 
+import re
 import shlex
+import signal
 import sys
-import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Any
 
 import typer
 
-from grace.base.errors import GraceError
-from grace.base.words import counted, in_bytes, in_seconds
+from grace.base.errors import GraceError, not_there
+from grace.base.words import counted, in_seconds
 from grace.cli import options
-from grace.cli.compare import ended_like_ctrl_c, numbers
-from grace.cli.console import emit_json, say
+from grace.cli.console import emit, emit_json, say
 from grace.cli.progress import StudyProgress
-from grace.cli.report import show_result
 from grace.cli.show import aligned
-from grace.settings.load import ConfigWarning
-from grace.studies.cells import Selection, scale_name
+from grace.runs.record import read_records
+from grace.studies import study as studies
+from grace.studies.claims import judge_claims
 from grace.studies.on_ray import ray_workers
-from grace.studies.plan import LeftOutWarning, Plan
-from grace.studies.results import StudyResult
-from grace.studies.schema import StudySettings, list_studies, load_study
-from grace.studies.study import make_study, plan_study
+from grace.studies.plan import Plan, Selection, scale_name
+from grace.studies.report import write_report
+from grace.studies.results import StudyResult, compared
+from grace.studies.schema import list_studies, load_study
+from grace.studies.table import Table, claims_table, numbers_csv, study_tables
 from grace.studies.workers import workers_here
 
 _HABITUAL = (Path("comparisons"), Path("runs"))
 """Where ``grace compare`` and ``grace run`` put their runs: they are looked through too."""
+_Jobs = Annotated[
+    int | None,
+    options.option(min=1, help="Runs at a time. Default: what cores, memory and GPUs allow."),
+]
 
 
 def study(
@@ -47,10 +54,7 @@ def study(
     protocols: Annotated[str, options.option(help="Comma-separated. Default: all.")] = "",
     rows: Annotated[str, options.option(help="Comma-separated. Default: all.")] = "",
     seeds: Annotated[str, options.option(help="1,2,3 or 1-3. Default: the scale's.")] = "",
-    jobs: Annotated[
-        int | None,
-        options.option(min=1, help="Runs at a time. Default: what cores, memory and GPUs allow."),
-    ] = None,
+    jobs: _Jobs = None,
     out: Annotated[
         Path, typer.Option(file_okay=False, help="Folder of all studies, which share their runs.")
     ] = Path("studies"),
@@ -71,90 +75,207 @@ def study(
 
     Interrupted at any moment, the same command goes on where it stopped.
     """
-    with ended_like_ctrl_c():
-        name, overrides = options.split(arguments or (), "study", "")
-        if not name:
-            _list(as_json=as_json)
-            return
-        if plan and ray:
-            raise GraceError("--ray has no effect on --plan, which makes no runs", "leave one out")
-        texts = (options.words(protocols), options.words(rows))
-        chosen_seeds = tuple(numbers(seeds)) if seeds else ()
-        selection = Selection(scale, *texts, chosen_seeds, tuple(overrides))
-        others = [*_folders(runs), *(folder for folder in _HABITUAL if folder.is_dir())]
-        found = load_study(name)
-        planned = plan_study(found, selection, out, others)
-        if plan:
-            _show_plan(found, selection, planned, as_json=as_json)
-            return
-        workers = partial(partial(ray_workers, ray) if ray else workers_here, at_once=jobs)
-        make = partial(make_study, found, selection, out, others=others, workers=workers)
-        _make(make, as_json=as_json)
-
-
-def _make(make: Callable[..., StudyResult], *, as_json: bool) -> None:
-    """Make a study, show its result, and exit with 1 if a run failed."""
-    for told in (ConfigWarning, LeftOutWarning):  # By the plan.
-        warnings.simplefilter("ignore", told)
-    with StudyProgress() as progress:
-        made = make(watcher=progress, command=shlex.join(["grace", *sys.argv[1:]]))
-    show_result(made, as_json=as_json)
-    if made.failures:
-        raise typer.Exit(1)
-
-
-def _folders(runs: Sequence[Path] | None) -> Sequence[Path]:
-    """Return the folders of ``--runs``; refuse those that do not exist."""
+    name, overrides = options.split(arguments or (), "study", "")
+    if not name:
+        known = list_studies()
+        emit_json(known) if as_json else say(*aligned(list(known.items())))
+        return
+    if plan and ray:
+        raise GraceError("--ray has no effect on --plan, which makes no runs", "leave one out")
+    texts = (options.words(protocols), options.words(rows))
+    selection = Selection(scale, *texts, tuple(_numbers(seeds)) if seeds else (), tuple(overrides))
     for folder in runs or ():
         if not folder.is_dir():
             what = "it is no folder" if folder.exists() else "there is no such folder"
             raise GraceError(f"--runs {folder}: {what}", "give a folder of runs")
-    return runs or ()
+    others = [*(runs or ()), *(folder for folder in _HABITUAL if folder.is_dir())]
+    planned = Plan(load_study(name), selection, [out / "runs", *others])
+    for data in (own.data for own in planned.left.values()):
+        # Only CIFAR is downloaded to where it is not.
+        if data.root and not data.source.startswith("cifar") and not Path(data.root).exists():
+            raise not_there(data.root)
+    if plan:
+        _show_plan(planned, as_json=as_json)
+        return
+    workers = partial(partial(ray_workers, ray) if ray else workers_here, at_once=jobs)
+    _make(partial(studies.make_study, planned, out, workers=workers), as_json=as_json)
 
 
-def _list(*, as_json: bool) -> None:
-    known = list_studies()
-    if as_json:
-        emit_json(known)
+def compare(
+    arguments: Annotated[
+        list[str] | None,
+        options.argument(
+            metavar="EXPERIMENT|KEY=VALUE",
+            help="A packaged experiment or a YAML file (default: digits), then settings for every "
+            "run. A method's own are those of its preset: methods.der.grow.epochs=10.",
+        ),
+    ] = None,
+    methods: Annotated[str, options.option(help="Methods, comma-separated. Default: all.")] = "",
+    seeds: Annotated[str, typer.Option(help="Seeds: 1,2,3 or 1-3.")] = "1-3",
+    jobs: _Jobs = None,
+    out: Annotated[
+        Path | None,
+        options.option(
+            help="Directory of the results; an interrupted comparison in it is continued. "
+            "Default: comparisons/EXPERIMENT."
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run one experiment with many methods and seeds; write tables and a report.
+
+    Interrupted at any moment, the same command goes on where it stopped.
+    """
+    chosen = {"methods": options.words(methods), "seeds": _numbers(seeds), "directory": out}
+    workers = partial(workers_here, at_once=jobs)
+    experiment, overrides = options.split(arguments or ())
+    make = partial(studies.compare, experiment, overrides, **chosen, workers=workers)  # type: ignore[arg-type]
+    _make(make, as_json=as_json)
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run directories, or folders of run directories."),
+    ],
+    output: Annotated[
+        Path | None,
+        options.option(
+            "--output",
+            "--out",
+            "-o",
+            help="File of the page (default: report.html). With --table the page is only "
+            "written if this is given.",
+        ),
+    ] = None,
+    table: Annotated[
+        str | None,
+        options.choice(
+            choices=("csv", "latex"),
+            show_default=False,
+            help="Print the comparison table in this format.",
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare runs: one self-contained HTML page, or a table to paste."""
+    records, left_out = read_records(runs, num_whole=1)
+    for line in left_out:
+        say(f"warning: left out: {line}", err=True)
+    result = compared(records)
+    if table == "csv":
+        emit(numbers_csv(result))
+    elif table == "latex":
+        emit("\n".join(shown.to_latex() for shown in study_tables(result)))
     else:
-        say(*aligned(list(known.items())))
+        _show(result, as_json=as_json)
+    if table is None or output is not None:
+        path = write_report(records, output or Path("report.html"))
+        what = f"report of {counted(len(records), 'run')}: {path}"
+        say(what, err=table is not None or as_json)
 
 
-def _show_plan(study: StudySettings, selection: Selection, plan: Plan, *, as_json: bool) -> None:
+def _make(make: Callable[..., StudyResult], *, as_json: bool) -> None:
+    """Make a study, show its result, and exit with 1 if a run failed."""
+    with _ended_like_ctrl_c():
+        with StudyProgress() as progress:
+            result = make(watcher=progress, command=shlex.join(["grace", *sys.argv[1:]]))
+        _show(result, as_json=as_json)
+        if result.failures:
+            raise typer.Exit(1)
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C, so that the runs are stopped too."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _numbers(text: str) -> list[int]:
+    """Read a list of seeds and ranges: "1,2,5", "1-3" or "1-3,7"."""
+    found_numbers: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if not first <= last < first + 1000:
+            raise GraceError(
+                f"--seeds {text!r}", "write seeds as 1,2,3 or 1-3, a range of at most 1000"
+            )
+        found_numbers += range(first, last + 1)
+    return found_numbers
+
+
+def _show_plan(plan: Plan, *, as_json: bool) -> None:
     """Print a line for each row and protocol with the state of its cells, then the sums."""
     if as_json:
-        states = {plan.names[run]: plan.state(run) for run in plan.runs}
-        emit_json({"study": study.name, "runs": states})
+        states = {run.name: plan.state(run) for run in plan.runs}
+        emit_json({"study": plan.study.name, "runs": states})
         return
-    say(f"{study.name}, scale {scale_name(study, selection.scale)}", *_plan_lines(plan))
-
-
-def _plan_lines(plan: Plan) -> Iterator[str]:
     seconds = {run: plan.seconds(run) for run in plan.runs if run not in plan.found}
-    groups: dict[tuple[str, str], list[int]] = {}
-    for place, cell in enumerate(plan.cells):
-        groups.setdefault((cell.protocol, cell.row), []).append(place)
-    rows = [["protocol", "row", "seeds", "state", "time to come"]]
-    for (protocol, row), places in groups.items():
-        cells = [plan.cells[place] for place in places]
+    groups = defaultdict(list)
+    for cell in plan.cells:
+        groups[cell.protocol, cell.row].append(cell)
+    lines = [["protocol", "row", "seeds", "state", "time to come"]]
+    for (protocol, row), cells in groups.items():
         counts = Counter(plan.state(cell.run) for cell in cells)
         state = ", ".join(f"{count} {name}" for name, count in counts.items())
         time = _time([seconds[cell.run] for cell in cells if cell.run in seconds])
-        rows.append([protocol, row, ",".join(str(cell.seed) for cell in cells), state, time])
-    yield from aligned(rows, "<<<<>")
+        lines.append([protocol, row, ",".join(str(cell.seed) for cell in cells), state, time])
+    say(f"{plan.study.name}, scale {scale_name(plan.study, plan.selection.scale)}")
+    say(*aligned(lines, "<<<<>"))
     if more := len(seconds.keys() - {cell.run for cell in plan.cells}):
-        yield f"and {counted(more, 'run')} that these need"
-    left, total = len(seconds), len(plan.runs)
-    size = in_bytes(left * plan.records.bytes_each)
-    time = _time(list(seconds.values()))
-    known = f"about {time} of work" if time != "?" else "an unknown time ('?': no finished run yet)"
-    yield f"{counted(total, 'run')}: {total - left} done, {left} to make" + (
-        f", {known}, {size} of records" if left else ""
-    )
-    if plan.unlike:
-        yield f"{len(plan.unlike)} of them were made with other versions, and will be made again"
+        say(f"and {counted(more, 'run')} that these need")
+    total, time = len(plan.runs), _time(list(seconds.values()))
+    known = f", about {time} of work" if time and time != "?" else ""
+    unknown = ", an unknown time ('?': no finished run yet)" if time == "?" else ""
+    done = total - len(seconds)
+    say(f"{counted(total, 'run')}: {done} done, {len(seconds)} to make{known}{unknown}")
+    if unlike := sum(plan.state(run) == "made differently" for run in plan.left):
+        say(f"{unlike} of them were made with other versions, and will be made again")
 
 
 def _time(seconds: Sequence[float | None]) -> str:
     known = [value for value in seconds if value is not None]
     return "" if not seconds else in_seconds(sum(known)) if len(known) == len(seconds) else "?"
+
+
+def _show(result: StudyResult, *, as_json: bool) -> None:
+    """Print the tables, claims, notes, failures and paths of a study."""
+    claims = judge_claims(result)
+    tables = study_tables(result) if result.found else []
+    if as_json:
+        emit_json(
+            {
+                "study": result.study.name,
+                "scale": result.at,
+                "tables": [_as_json(table) for table in tables],
+                "claims": {judged.claim.id: judged.verdict for judged in claims},
+                "failures": dict(result.failures),
+                "notes": list(result.notes),
+                "files": [str(path) for path in result.files],
+            }
+        )
+        return
+    for table in [*tables, *([claims_table(claims)] if claims else [])]:
+        sides = "<" * table.num_names + ">" * (len(table.headings) - table.num_names)
+        say(table.name, *aligned([table.headings, *table.rows], sides), *table.notes, "")
+    say(*studies.notes_of(result))
+    say(*(str(path) for path in result.files if path.suffix in (".html", ".csv")))
+
+
+def _as_json(table: Table) -> dict[str, Any]:
+    """Return a table as a mapping of headings to texts for each row; "paper" is that of Last."""
+    names = [
+        f"{table.headings[place - 1]} {name}" if table.headings.count(name) > 1 else name
+        for place, name in enumerate(table.headings)
+    ]
+    rows = [dict(zip(names, row, strict=True)) for row in table.rows]
+    return {"name": table.name, "rows": rows, "notes": list(table.notes)}

@@ -100,14 +100,6 @@ def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
     return tuple(tasks), False
 
 
-def num_tasks(directory: Path) -> int:
-    """Return the number of finished tasks of a run that may be running; 0 if it is unreadable."""
-    path = directory / "tasks.jsonl"
-    with suppress(GraceError, OSError):
-        return read_small(path, str(path), MAX_BYTES, given=True).count(b"\n")
-    return 0
-
-
 def find_runs(path: str | Path) -> list[Path]:
     """List the run directories at or below a path, sorted.
 

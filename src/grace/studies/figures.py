@@ -8,23 +8,22 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
 
 from grace.base.words import printable
 from grace.runs.model import RunRecord, TaskRecord
-from grace.studies.cells import expansions
 from grace.studies.frame import METRICS
 from grace.studies.measures import measures_of
-from grace.studies.pareto import Point, by_seed, front, mean_points, merged
-from grace.studies.results import Results
+from grace.studies.pareto import dominators, grid_numbers, points, shared
+from grace.studies.plan import expansions
+from grace.studies.results import StudyResult
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
-Series = Mapping[str, Sequence[RunRecord]]
-"""Runs by the name of their line."""
 _COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
     *("#56B4E9", "#A65628", "#332288", "#4D4D4D", "#000000"),
@@ -33,6 +32,7 @@ _COLOURS = (
 _DASHES: Sequence[Any] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 _MOST_LINES = 12
 """Further lines would make a figure unreadable: they are left out, as its title says."""
+_MOST_PANELS = 8
 _WIDTH, _HEIGHT = 3.6, 2.7
 """Inches of one panel."""
 _RC: Any = {
@@ -50,11 +50,24 @@ _RC: Any = {
     "lines.linewidth": 1.4,
     "lines.markersize": 4,
 }
+_DIVIDER: Any = {"color": "#555555", "linestyle": (0, (3, 2)), "lw": 0.9, "zorder": 1}
+"""Style of a line where a run expanded."""
 
 
-def study_figures(results: Results) -> Mapping[str, str]:
+@final
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a figure: a title, the texts of its axes, and what draws on it."""
+
+    title: str
+    across: str
+    up: str
+    draw: "Callable[[Axes], object]"
+
+
+def study_figures(result: StudyResult) -> Mapping[str, str]:
     """Return the SVG text of every figure that a study names and has numbers for."""
-    draw: Mapping[str, Callable[[Results], str]] = {
+    makers: Mapping[str, Callable[[StudyResult], Iterable[Panel]]] = {
         "accuracy": _accuracy,
         "backbones": _backbones,
         "protocols": _protocols,
@@ -62,192 +75,180 @@ def study_figures(results: Results) -> Mapping[str, str]:
         "measures": _measures,
         "bars": _bars,
     }
-    found = {name: draw[name](results) for name in results.made.study.figures}
+    found = {name: drawn(list(makers[name](result))) for name in result.study.figures}
     return {name: text for name, text in found.items() if text}
 
 
-def over_tasks(
-    panels: Mapping[str, Series], value: Callable[[TaskRecord], float | None], title: str
-) -> str:
-    """Draw means over runs for every task, with a band of one standard deviation.
-
-    Args:
-        panels: runs by the title of their panel.
-        value: number of a task; a line ends where a run has none.
-        title: of the y axis.
-    """
-    with _drawing(len(panels)) as (axes, texts):
-        for place, (name, series) in zip(axes, panels.items(), strict=True):
-            for number, (label, records) in enumerate(list(series.items())[:_MOST_LINES]):
-                columns = zip(*(map(value, r.tasks) for r in records), strict=False)
-                means, deviations = _over(columns)
-                tasks = range(1, len(means) + 1)
-                place.plot(tasks, means, label=_label(label), marker="o", **_style(number))
-                ends = [*zip(means, deviations, strict=True)]
-                low, high = [m - d for m, d in ends], [m + d for m, d in ends]
-                if any(deviations):
-                    colour = _style(number)["color"]
-                    place.fill_between(tasks, low, high, alpha=0.15, linewidth=0, color=colour)
-            more = f"{_MOST_LINES} of {len(series)} lines" if len(series) > _MOST_LINES else ""
-            _name(place, ": ".join(filter(None, (name, more))), "task", title)
-    return texts[0]
-
-
-def saturation(records: Sequence[RunRecord]) -> str:
-    """Draw each run's saturation (line) against its threshold (dots), with its expansions."""
-    with _drawing(len(records)) as (axes, texts):
-        for place, record in zip(axes, records, strict=True):
-            known = [task for task in record.tasks if task.saturation is not None]
-            tasks = [task.task for task in known]
-            nan = float("nan")
-            place.plot(
-                tasks,
-                [nan if t.saturation is None else t.saturation for t in known],
-                marker="o",
-                label="saturation",
-            )
-            bound = [nan if t.threshold is None else t.threshold for t in known]
-            place.plot(tasks, bound, ":", label="threshold")
-            for task in expansions(record):
-                place.axvline(task, color="#555555", linestyle=(0, (3, 2)), lw=0.9, zorder=1)
-            _name(place, f"{record.method}, seed {record.seed}", "task (dashed: grow)", "0 to 1")
-    return texts[0]
-
-
-def matrices(record: RunRecord) -> str:
-    """Draw the accuracy on each task after each task, and the last confusion in percent."""
-    task = next((task for task in reversed(record.tasks) if task.confusion), None)
-    rows = task.confusion if task is not None and task.confusion is not None else ()
-    confusion = [[100 * n / max(1, sum(row)) for n in row] for row in rows]
-    found: dict[tuple[str, str, str, int], Sequence[Sequence[float | None]]] = {
-        ("accuracy (%)", "classes of task", "after task", 1): record.matrix
-    }
-    if confusion:
-        found["confusion (%)", "called", "true class", 0] = confusion
-    with _drawing(len(found)) as (axes, texts):
-        for place, ((title, across, down, first), values) in zip(axes, found.items(), strict=True):
-            size = len(values)
-            extent = (first - 0.5, first + size - 0.5, first + size - 0.5, first - 0.5)
-            grid = [[float("nan") if v is None else v for v in row] for row in values]
-            image = place.imshow(grid, vmin=0, vmax=100, cmap="Blues", extent=extent)
-            place.figure.colorbar(image, ax=place, shrink=0.8)
-            place.grid(visible=False)
-            _name(place, title, across, down)
-    return texts[0]
-
-
-def _accuracy(results: Results) -> str:
+def _accuracy(result: StudyResult) -> Iterable[Panel]:
     def all_seen(task: TaskRecord) -> float | None:
         return task.accuracy.all if task.accuracy else None
 
-    return over_tasks(_ranked(results), all_seen, "accuracy on all classes seen (%)")
+    return _over_tasks(result, all_seen, "accuracy on all classes seen (%)")
 
 
-def _backbones(results: Results) -> str:
-    return over_tasks(_ranked(results), lambda task: task.backbones, "backbones")
+def _backbones(result: StudyResult) -> Iterable[Panel]:
+    return _over_tasks(result, lambda task: task.backbones, "backbones")
 
 
-def _ranked(results: Results) -> Mapping[str, Series]:
-    """Return the runs of the ranked rows by protocol and row."""
-    return {
-        protocol: {
-            results.label(row): [one.record for one in found]
-            for row in results.ranked(protocol)
-            if (found := results.found(row, protocol))
+def _over_tasks(
+    result: StudyResult, value: Callable[[TaskRecord], float | None], up: str
+) -> Iterable[Panel]:
+    """Yield means over the runs of the ranked rows, with a band of one standard deviation.
+
+    Args:
+        result: the study.
+        value: number of a task; a line ends where a run has none.
+        up: title of the y axis.
+    """
+    for protocol in result.protocols[:_MOST_PANELS]:
+        rows = {
+            result.label(row): [one.record for one in runs]
+            for row in result.ranked(protocol)
+            if (runs := result.runs(row, protocol))
         }
-        for protocol in results.protocols
-    }
+
+        def draw(axes: "Axes", rows: Mapping[str, Sequence[RunRecord]] = rows) -> None:
+            for number, (label, records) in enumerate(list(rows.items())[:_MOST_LINES]):
+                columns = zip(*(map(value, record.tasks) for record in records), strict=False)
+                means, deviations = _over(columns)
+                tasks, style = range(1, len(means) + 1), _style(number)
+                axes.plot(tasks, means, label=_label(label), marker="o", **style)
+                if any(deviations):
+                    band = (means - deviations, means + deviations)
+                    axes.fill_between(tasks, *band, alpha=0.15, linewidth=0, color=style["color"])
+
+        yield Panel(_with_limit(protocol, "lines", len(rows)), "task", up, draw)
 
 
-def _protocols(results: Results) -> str:
-    """Draw metrics by protocol, as in the paper's first figure."""
+def saturation(record: RunRecord) -> Panel:
+    """Return a run's saturation (line) against its threshold (dots), with its expansions."""
+
+    def draw(axes: "Axes") -> None:
+        known = [task for task in record.tasks if task.saturation is not None]
+        tasks = [task.task for task in known]
+        axes.plot(tasks, _known(t.saturation for t in known), marker="o", label="saturation")
+        axes.plot(tasks, _known(t.threshold for t in known), ":", label="threshold")
+        for task in expansions(record):
+            axes.axvline(task, **_DIVIDER)
+
+    title = f"{record.method}, seed {record.seed}"
+    return Panel(title, "task (dashed: grow)", "0 to 1", draw)
+
+
+def matrices(record: RunRecord) -> Iterable[Panel]:
+    """Yield the accuracy on each task after each task, and the last confusion in percent."""
+
+    def draw(axes: "Axes", values: Sequence[Sequence[float | None]], first: int) -> None:
+        end = first + len(values) - 0.5
+        extent = (first - 0.5, end, end, first - 0.5)
+        image = axes.imshow(
+            list(map(_known, values)), vmin=0, vmax=100, cmap="Blues", extent=extent
+        )
+        axes.figure.colorbar(image, ax=axes, shrink=0.8)
+        axes.grid(visible=False)
+
+    yield Panel(
+        "accuracy (%)", "classes of task", "after task", lambda axes: draw(axes, record.matrix, 1)
+    )
+    rows = next((task.confusion for task in reversed(record.tasks) if task.confusion), ())
+    if rows:
+        shares = [[100 * n / max(1, sum(row)) for n in row] for row in rows]
+        yield Panel("confusion (%)", "called", "true class", lambda axes: draw(axes, shares, 0))
+
+
+def _protocols(result: StudyResult) -> Iterable[Panel]:
+    """Yield metrics by protocol, as in the paper's first figure."""
     # The ranked ones come first, so that a row looks the same in all figures.
-    rows = sorted(results.rows, key=lambda row: not results.settings(row).ranked)
-    with _drawing(2) as (axes, texts):
-        for place, key in zip(axes, ("average", "parameters"), strict=True):
-            means = results.means[key].unstack("protocol")
+    rows = sorted(result.rows, key=lambda row: not result.settings(row).ranked)
+    for key in ("average", "parameters"):
+
+        def draw(axes: "Axes", key: str = key) -> None:
+            means = result.means[key].unstack("protocol")[list(result.protocols)]
             for number, row in enumerate(rows[:_MOST_LINES]):
-                values = [means.at[row, protocol] for protocol in results.protocols]
-                label = _label(results.label(row))
-                place.plot(range(len(values)), values, label=label, marker="o", **_style(number))
-            _names(place, results.protocols)
-            more = f"{_MOST_LINES} of {len(rows)} rows" if len(rows) > _MOST_LINES else ""
-            _name(place, more, "", METRICS[key].heading)
-    return texts[0]
+                label, style = _label(result.label(row)), _style(number)
+                axes.plot(range(means.shape[1]), means.loc[row], label=label, marker="o", **style)
+            _names(axes, result.protocols)
+
+        yield Panel(_with_limit("", "rows", len(rows)), "", METRICS[key].heading, draw)
 
 
-def _bars(results: Results) -> str:
-    """Draw the mean and deviation of every row, a panel for Last and Avg of each protocol."""
-    panels = [(protocol, key) for protocol in results.protocols for key in ("last", "average")]
-    with _drawing(len(panels)) as (axes, texts):
-        for place, (protocol, key) in zip(axes, panels, strict=True):
-            rows = results.rows_in(protocol)
-            means, deviations = results.means.loc[protocol], results.deviations.loc[protocol]
-            y, error = means.loc[rows, key], deviations.loc[rows, key]
-            place.errorbar(range(len(rows)), y, error, fmt="o", capsize=2)
-            _names(place, [results.label(row) for row in rows])
-            _name(place, protocol, "", METRICS[key].heading)
-    return texts[0]
+def _bars(result: StudyResult) -> Iterable[Panel]:
+    """Yield the mean and deviation of every row, a panel for Last and Avg of each protocol."""
+    for protocol in result.protocols:
+        for key in ("last", "average"):
+
+            def draw(axes: "Axes", protocol: str = protocol, key: str = key) -> None:
+                rows = result.rows_in(protocol)
+                y, error = (
+                    of.loc[protocol].loc[rows, key] for of in (result.means, result.deviations)
+                )
+                axes.errorbar(range(len(rows)), y, error, fmt="o", capsize=2)
+                _names(axes, [result.label(row) for row in rows])
+
+            yield Panel(protocol, "", METRICS[key].heading, draw)
 
 
-def _fronts(results: Results) -> str:
-    """Draw backbones against Avg and Last of a grid's rows; numbered points stand on the front.
+def _fronts(result: StudyResult) -> Iterable[Panel]:
+    """Yield backbones against Avg and Last of a grid's rows; numbered points stand on the front.
 
     Filled: some run was trained for it; hollow: all its runs are replayed.
     """
-    panels = [(protocol, key) for protocol in results.protocols for key in ("average", "last")]
-    with _drawing(len(panels)) as (axes, texts):
-        for place, (protocol, key) in zip(axes, panels, strict=True):
-            measured = by_seed(results, protocol, key)
-            points, best = merged(mean_points(measured)), front(mean_points(measured))
-            for is_replayed, kind, fill in ((False, "trained", "full"), (True, "replayed", "none")):
-                own = [p for p in points if _is_replayed(results, p, protocol) == is_replayed]
-                x, y = [p.x for p in own], [p.y for p in own]
-                place.plot(x, y, "o", fillstyle=fill, label=kind, color=_COLOURS[0])
-            x, y = [p.x for p in best], [p.y for p in best]
-            place.plot(x, y, drawstyle="steps-post", color=_COLOURS[1], label="front")
-            keys = []
-            for number, point in enumerate(best, 1):
-                place.annotate(str(number), (point.x, point.y), (3, 4), textcoords="offset points")
-                more = " …" if len(point.labels) > 2 else ""
-                keys.append(printable(f"{number}: {', '.join(point.labels[:2])}{more}"))
-            corner: Any = {"ha": "right", "va": "bottom", "transform": place.transAxes}
-            place.text(1, 0, "\n".join(keys), fontsize=6, **corner)
-            _name(place, f"{protocol}: {METRICS[key].title}", "backbones", METRICS[key].heading)
-    return texts[0]
+    for protocol in result.protocols:
+        for key in ("average", "last"):
+
+            def draw(axes: "Axes", protocol: str = protocol, key: str = key) -> None:
+                x, y = (of.mean(axis=1) for of in shared(*grid_numbers(result, protocol, key)))
+                best = ~dominators(x, y).any(axis=1)
+                for kind, fill in (("trained", "full"), ("replayed", "none")):
+                    own = [
+                        place
+                        for place, rows in points(x, y).items()
+                        for replayed, runs in [result.origin(rows, protocol)]
+                        if (replayed == runs) == (kind == "replayed")
+                    ]
+                    style: Any = {"fillstyle": fill, "label": kind, "color": _COLOURS[0]}
+                    axes.plot([x for x, _ in own], [y for _, y in own], "o", **style)
+                front, keys = points(x[best], y[best]), []
+                line: Any = {"color": _COLOURS[1], "label": "front", "drawstyle": "steps-post"}
+                axes.plot([x for x, _ in front.index], [y for _, y in front.index], **line)
+                for number, (place, rows) in enumerate(front.items(), 1):
+                    axes.annotate(str(number), place, (3, 4), textcoords="offset points")
+                    more = " …" if len(rows) > 2 else ""
+                    keys.append(printable(f"{number}: {', '.join(rows[:2])}{more}"))
+                corner: Any = {"ha": "right", "va": "bottom", "transform": axes.transAxes}
+                axes.text(1, 0, "\n".join(keys), fontsize=6, **corner)
+
+            metric = METRICS[key]
+            yield Panel(f"{protocol}: {metric.title}", "backbones", metric.heading, draw)
 
 
-def _is_replayed(results: Results, point: Point, protocol: str) -> bool:
-    replayed, runs = results.origin(point.labels, protocol)
-    return replayed == runs
+def _measures(result: StudyResult) -> Iterable[Panel]:
+    """Yield each saturation measure over tasks; dividers: expansions of the first run."""
+    for protocol in result.protocols:
+        runs = [one.record for row in result.rows for one in result.runs(row, protocol)]
+        for name in measures_of(runs[0]) if runs else ():
+
+            def draw(axes: "Axes", name: str = name, runs: Sequence[RunRecord] = runs) -> None:
+                known = [of[name] for run in runs if name in (of := measures_of(run))]
+                means, deviations = _over(zip(*known, strict=False))
+                tasks = range(1, len(means) + 1)
+                axes.errorbar(tasks, means, deviations, marker="o", capsize=2)
+                for task in expansions(runs[0]):
+                    axes.axvline(task - 0.5, **_DIVIDER)
+
+            yield Panel(name.replace("_", " "), "task", "", draw)
 
 
-def _measures(results: Results) -> str:
-    """Draw each saturation measure over tasks, with the expansions of the first run as dividers."""
-    found = {
-        (protocol, name): runs
-        for protocol in results.protocols
-        if (runs := [o.record for row in results.rows for o in results.found(row, protocol)])
-        for name in measures_of(runs[0])
-    }
-    with _drawing(len(found)) as (axes, texts):
-        for place, ((_, name), runs) in zip(axes, found.items(), strict=True):
-            known = [of[name] for run in runs if name in (of := measures_of(run))]
-            means, deviations = _over(zip(*known, strict=False))
-            place.errorbar(range(1, len(means) + 1), means, deviations, marker="o", capsize=2)
-            for task in expansions(runs[0]):
-                place.axvline(task - 0.5, color="#555555", linestyle=(0, (3, 2)), lw=0.9, zorder=1)
-            _name(place, name.replace("_", " "), "task", "")
-    return texts[0]
-
-
-def _over(columns: Iterator[Sequence[float | None]]) -> tuple[list[float], list[float]]:
+def _over(columns: Iterable[Sequence[float | None]]) -> "tuple[pd.Series[float], pd.Series[float]]":
     """Return means and deviations of the columns; NaN where a value is unknown."""
     import pandas as pd
 
     frame = pd.DataFrame(list(columns), dtype=float)
-    means, deviations = frame.mean(axis=1, skipna=False), frame.std(axis=1)
-    return means.tolist(), deviations.fillna(0.0).tolist()
+    return frame.mean(axis=1, skipna=False), frame.std(axis=1).fillna(0.0)
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [float("nan") if value is None else value for value in values]
 
 
 def _style(number: int) -> dict[str, Any]:
@@ -261,10 +262,9 @@ def _label(text: str) -> str:
     return f" {printable(text)}" if text.startswith("_") else printable(text)
 
 
-def _name(axes: "Axes", title: str, across: str, up: str) -> None:
-    axes.set_title(printable(title))
-    axes.set_xlabel(printable(across))
-    axes.set_ylabel(printable(up))
+def _with_limit(title: str, what: str, number: int) -> str:
+    more = f"{_MOST_LINES} of {number} {what}" if number > _MOST_LINES else ""
+    return ": ".join(filter(None, (title, more)))
 
 
 def _names(axes: "Axes", names: Sequence[str]) -> None:
@@ -274,11 +274,10 @@ def _names(axes: "Axes", names: Sequence[str]) -> None:
     axes.set_xticks(range(len(names)), [*map(printable, names)], **(turned if is_crowded else {}))
 
 
-@contextmanager
-def _drawing(number: int) -> "Iterator[tuple[Sequence[Axes], list[str]]]":
-    """Give panels, two in a row, to draw on; then put the SVG text, with a legend, into the list.
+def drawn(panels: Sequence[Panel]) -> str:
+    """Draw panels, two in a row, over a legend; return SVG text, empty if nothing was drawn.
 
-    The text is empty where nothing was drawn. Our settings count, not the user's own.
+    Our settings count, not the user's own.
     """
     # It would tell on stderr that it builds its cache of fonts.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
@@ -286,39 +285,39 @@ def _drawing(number: int) -> "Iterator[tuple[Sequence[Axes], list[str]]]":
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    texts, columns = [""], min(2, max(1, number))
-    rows = -(-max(1, number) // columns)
+    out, columns = io.StringIO(), min(2, max(1, len(panels)))
+    rows = -(-max(1, len(panels)) // columns)
     with mpl.rc_context(), warnings.catch_warnings():
         # Texts stay texts in the file, so that the reader's fonts count, not those found here.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         mpl.rcdefaults()
         mpl.rcParams.update(_RC)
         figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
-        axes = [figure.add_subplot(rows, columns, place) for place in range(1, number + 1)]
-        for place in axes:
-            place.xaxis.set_major_locator(MaxNLocator(integer=True))
-        yield axes, texts
-        if not any(place.has_data() for place in axes):
-            return
-        _legend(figure, axes)
-        out = io.StringIO()
+        for place, panel in enumerate(panels, start=1):
+            axes = figure.add_subplot(rows, columns, place)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            panel.draw(axes)
+            axes.set_title(printable(panel.title))
+            axes.set_xlabel(printable(panel.across))
+            axes.set_ylabel(printable(panel.up))
+        if not any(axes.has_data() for axes in figure.axes):
+            return ""
+        _legend(figure, columns)
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(out, format="svg", metadata=nothing)
     svg = out.getvalue()
     # Two decimals of a point are enough for every screen.
-    texts[0] = re.sub(r"(?<![\w#-])(-?\d+\.\d{2})\d+", r"\1", svg[svg.index("<svg") :])
+    return re.sub(r"(?<![\w#-])(-?\d+\.\d{2})\d+", r"\1", svg[svg.index("<svg") :])
 
 
-def _legend(figure: Any, axes: "Sequence[Axes]") -> None:  # noqa: ANN401 - of matplotlib
+def _legend(figure: Any, columns: int) -> None:  # noqa: ANN401 - of matplotlib
     """Draw one legend below all panels; lines of one label share an entry."""
     entries: dict[str, Any] = {}
-    for place in axes:
-        lines, labels = place.get_legend_handles_labels()
+    for axes in figure.axes:
+        lines, labels = axes.get_legend_handles_labels()
         entries = dict(zip(labels, lines, strict=True)) | entries
     if not entries:
         return
-    columns = 4 if len(axes) > 1 else 2
-    figure.legend(
-        entries.values(), entries, loc="outside lower center", ncols=min(columns, len(entries))
-    )
-    figure.set_figheight(figure.get_figheight() + 0.2 * (-(-len(entries) // columns) - 1))
+    across = min(2 * columns, len(entries))
+    figure.legend(entries.values(), entries, loc="outside lower center", ncols=across)
+    figure.set_figheight(figure.get_figheight() + 0.2 * (-(-len(entries) // (2 * columns)) - 1))

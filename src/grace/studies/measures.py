@@ -12,7 +12,7 @@ from statistics import fmean, pstdev
 from typing import final
 
 from grace.runs.model import RunRecord
-from grace.studies.cells import expansions
+from grace.studies.plan import expansions
 
 
 @final
@@ -77,7 +77,7 @@ def measures_of(record: RunRecord) -> Mapping[str, list[float]]:
     return {name: [found[name] for found in taken] for name in names}
 
 
-def trends_of(record: RunRecord) -> Mapping[str, Trend]:
+def trends_of(record: RunRecord) -> dict[str, Trend]:
     """Return rise, reset and agreement of every measure of a run."""
     at = expansions(record)
     return {name: trend(values, at) for name, values in measures_of(record).items()}

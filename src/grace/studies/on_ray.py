@@ -57,7 +57,7 @@ def _run_there(job: Job) -> str | None:
 
 def _run_on_ray(job: Job, stopping: threading.Event, *, ray: Any, task: Any) -> str | None:  # noqa: ANN401 - an optional module
     """Let Ray carry out a run; return why it failed."""
-    reference = task.options(name=job.name).remote(job.absolute())
+    reference = task.options(name=job.name).remote(job)
     while not ray.wait([reference], timeout=1)[0]:
         if stopping.is_set():
             # This ends the worker, which closes the input of the run's process, which ends it.

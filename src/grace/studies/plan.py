@@ -1,4 +1,4 @@
-"""Which record stands for which run of a study, and what is left to make. Imports no torch.
+"""What a study needs: its cells, the run of each, what is found and what is left. No torch.
 
 A run is looked for by the fingerprint of its settings, which needs neither images nor torch. A
 record counts as this run only if its versions, and where the images are known its protocol, are the
@@ -6,42 +6,69 @@ same too.
 """
 
 import warnings
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Literal, final
 
 from pydantic import ValidationError
 
 from grace.base.errors import GraceError, GraceWarning
-from grace.base.words import counted
+from grace.base.words import counted, did_you_mean
+from grace.nn.threshold import Threshold
 from grace.runs.model import RunRecord
 from grace.runs.provenance import collect_versions, settings_fingerprint
-from grace.runs.record import find_runs, read_record
+from grace.runs.record import MAX_RECORDS, find_runs, read_record, without_confusion
 from grace.runs.run import identify
 from grace.settings.experiment import ExperimentSettings
-from grace.settings.recipe import Recipe
-from grace.studies.cells import (
-    RunSpec,
-    StudyCell,
-    all_runs,
-    expansions,
-    run_names,
-    serves,
-    settings_of,
-)
+from grace.settings.load import ConfigWarning, load_experiment
+from grace.settings.problems import refuse_learner_settings
+from grace.studies.paper import place_in_paper, row_in_paper
+from grace.studies.schema import RowSettings, ScaleSettings, StudySettings
 
 State = Literal["done", "replayed", "left", "waiting", "made differently"]
-MAX_RECORDS = 10_000
-"""The largest number of records that are held in memory at once."""
 
 
-class LeftOutWarning(GraceWarning):
-    """Some records cannot be used, so that their runs count as missing."""
+@final
+@dataclass(frozen=True)
+class RunSpec:
+    """One run, as far as it is known before others are finished.
+
+    Args:
+        name: row, protocol and seed of the first cell that needs it: "IFL b0i10 s1".
+        experiment: a packaged experiment, or the path of a YAML file.
+        overrides: ``key.path=value`` texts.
+        plain: run of the same row with the usual memory, by whose cost its own is aligned;
+            ``None``: the overrides decide the size of its memory.
+        reference: run of the method whose cost the others may have.
+        images_per_backbone: price of one backbone in images; ``None``: its bytes decide.
+        expands_like: run whose expansions it repeats; ``None``: it decides itself.
+        is_grid: it is one of many that may decide alike, so that few of them are made at a time.
+    """
+
+    name: str = field(compare=False)
+    experiment: str
+    overrides: tuple[str, ...]
+    plain: "RunSpec | None" = None
+    reference: "RunSpec | None" = None
+    images_per_backbone: int | None = None
+    expands_like: "RunSpec | None" = None
+    is_grid: bool = False
+
+    @property
+    def may_be_replayed(self) -> bool:
+        """True if a run that took the same decisions stands for it."""
+        return self.is_grid or self.expands_like is not None
+
+    @property
+    def needs(self) -> tuple["RunSpec", ...]:
+        """The runs that must be finished before this one is known."""
+        return tuple(filter(None, (self.plain, self.reference, self.expands_like)))
 
 
 @final
@@ -53,10 +80,262 @@ class Found:
     is_replayed: bool = False
 
 
-def without_confusion(record: RunRecord) -> RunRecord:
-    """Return a record without its confusion matrices, which take most of its memory."""
-    tasks = (task.model_copy(update={"confusion": None}) for task in record.tasks)
-    return replace(record, tasks=tuple(tasks))
+@final
+@dataclass(frozen=True)
+class StudyCell:
+    """One cell of a study's table: a row, in one protocol, with one seed."""
+
+    row: str
+    protocol: str
+    seed: int
+    run: RunSpec
+
+
+@final
+@dataclass(frozen=True)
+class Selection:
+    """The part of a study that is made.
+
+    Args:
+        scale: name of a scale; empty: "small" if there is one, else the first.
+        protocols: names; empty: all of the scale.
+        rows: names as in the file; empty: all.
+        seeds: empty: those of the scale.
+        overrides: ``key.path=value`` texts for every run.
+    """
+
+    scale: str = ""
+    protocols: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    overrides: tuple[str, ...] = ()
+
+
+def scale_name(study: StudySettings, name: str) -> str:
+    """Return the name of the scale that is meant; empty: "small" if there is one, else the first.
+
+    Raises:
+        GraceError: if the study has no such scale.
+    """
+    if not name:
+        return "small" if "small" in study.scales else next(iter(study.scales))
+    _refuse_unknown("scale", [name], study.scales, study)
+    return name
+
+
+def study_cells(study: StudySettings, selection: Selection) -> list[StudyCell]:
+    """List the cells of a study, protocol by protocol and seed by seed.
+
+    Raises:
+        GraceError: for a name that the study or the paper does not have, one that is given twice,
+            or an override that would give all runs one method or seed.
+    """
+    at = scale_name(study, selection.scale)
+    scale = study.scales[at]
+    protocols, rows = selection.protocols or tuple(scale.protocols), selection.rows or study.rows
+    seeds = selection.seeds or scale.seeds
+    _refuse_unknown("protocol", protocols, scale.protocols, study)
+    _refuse_unknown("row", rows, study.rows, study)
+    _refuse_repeated("seed", seeds)
+    study.refuse_too_many(rows, protocols, seeds, "this choice")
+    for override in selection.overrides:
+        key = override.partition("=")[0].strip()
+        if key in ("method", "seed") or key.startswith(("method.", "seeds.")):
+            raise GraceError(
+                f"'{override}' would hold for all runs",
+                "choose rows, methods or seeds, or write methods.NAME.KEY=…",
+            )
+    for protocol in protocols:
+        table, _, _ = place_in_paper(study.paper, scale.protocols[protocol].paper, protocol)
+        for row in rows if table else ():
+            row_in_paper(table, study.rows[row].paper, row)
+    cells = [
+        StudyCell(name, protocol, seed, _run(study, scale, protocol, seed, selection, row, name))
+        for protocol in protocols
+        for seed in seeds
+        for row in rows
+        if stands(study.rows[row], at, protocol)
+        for name in study.grid_rows(row)
+    ]
+    if not cells:
+        raise GraceError(
+            f"study '{study.name}' has no run for this choice of rows, protocols and scale"
+        )
+    # A point of a grid has its values' name.
+    _refuse_repeated("cell", [cell.run.name for cell in cells])
+    for cell in cells:
+        if cell.run.expands_like and cell.seed == seeds[0]:
+            # Refused now, and not when what it waits for has been made.
+            _loaded(cell.run.experiment, [*cell.run.overrides, "method.expand_at=[]"])
+    return cells
+
+
+def _run(
+    study: StudySettings,
+    scale: ScaleSettings,
+    protocol: str,
+    seed: int,
+    selection: Selection,
+    row: str,
+    point: str,
+    *,
+    plain: bool = False,
+) -> RunSpec:
+    """Return the run of a point of a row; plain: with the usual memory, deciding itself."""
+    own, stream = study.rows[row], scale.protocols[protocol]
+    other = partial(_run, study, scale, protocol, seed, selection)
+
+    def named(point: str) -> tuple[str, str]:
+        return study.points[point][0], point
+
+    probe = (f"probe.measures=[{', '.join(own.probe)}]",) if own.probe else ()
+    overrides = (
+        f"method={own.method}",
+        *(*scale.set, *stream.set, *study.grid_rows(row)[point], *probe),
+        *(*selection.overrides, f"seed={seed}"),
+    )
+    is_aligned, like = own.memory == "aligned" and not plain, "" if plain else own.expands_like
+    is_other = plain and (own.memory or own.expand_at)
+    return RunSpec(
+        f"{point} {protocol} s{seed}{' plain' if is_other else ''}",
+        stream.experiment,
+        overrides,
+        other(row, point, plain=True) if is_aligned else None,
+        other(*named(study.reference), plain=True) if is_aligned else None,
+        scale.images_per_backbone if is_aligned else None,
+        other(*named(like)) if like else None,
+        own.grid is not None,
+    )
+
+
+def stands(row: RowSettings, scale: str, protocol: str) -> bool:
+    """Return True if a row has a place in the table of a protocol."""
+    at_scale = row.scales is None or scale in row.scales
+    return at_scale and (row.protocols is None or protocol in row.protocols)
+
+
+def _refuse_unknown(
+    kind: str, names: Iterable[str], known: Collection[str], study: StudySettings
+) -> None:
+    for name in names:
+        if name not in known:
+            row = study.points[name][0] if kind == "row" and name in study.points else ""
+            hint = f": it is a point of row '{row}'" if row else did_you_mean(name, list(known))
+            raise GraceError(
+                f"study '{study.name}' has no {kind} '{name}'{hint} (known: {', '.join(known)})"
+            )
+
+
+def _refuse_repeated(kind: str, given: Sequence[object]) -> None:
+    twice = next((one for one, number in Counter(given).items() if number > 1), None)
+    if twice is not None:
+        raise GraceError(f"{kind} {twice} is given twice", "name it once")
+
+
+def _loaded(experiment: str, overrides: Sequence[str]) -> ExperimentSettings:
+    """Resolve one run; settings of rows may have no effect in some of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)
+        settings = load_experiment(experiment, overrides)
+    refuse_learner_settings(settings)
+    return settings
+
+
+def all_runs(cells: Iterable[StudyCell]) -> list[RunSpec]:
+    """List the runs of cells and those that they need, each once and after those it needs."""
+
+    def with_needed(run: RunSpec) -> Iterator[RunSpec]:
+        for needed in run.needs:
+            yield from with_needed(needed)
+        yield run
+
+    return list(dict.fromkeys(run for cell in cells for run in with_needed(cell.run)))
+
+
+def settings_of(run: RunSpec, found: Mapping[RunSpec, Found]) -> ExperimentSettings | None:
+    """Resolve a run; ``None`` while a run that it needs is not finished.
+
+    Args:
+        run: the run.
+        found: finished runs.
+
+    Raises:
+        GraceError: if a setting is wrong, or the plain run is larger than the reference.
+    """
+    overrides = list(run.overrides)
+    if not all(needed in found for needed in run.needs):
+        return None
+    if run.plain and run.reference:
+        plain, reference = found[run.plain].record, found[run.reference].record
+        overrides.append(f"memory.size={aligned_size(plain, reference, run.images_per_backbone)}")
+    if run.expands_like:
+        overrides.append(f"method.expand_at={expansions(found[run.expands_like].record)}")
+    settings = _loaded(run.experiment, overrides)
+    if settings.engine.precision == "auto":
+        raise GraceError(
+            "engine.precision=auto can mean something else on each machine of a study",
+            "choose float32 or bfloat16",
+        )
+    return settings
+
+
+def aligned_size(
+    plain: RunRecord, reference: RunRecord, images_per_backbone: int | None = None
+) -> int:
+    """Return the exemplars with which a method costs what the reference costs.
+
+    Only backbones count (docs/protocols.md#memory-aligned-counts).
+
+    Args:
+        plain: finished run of the method with the usual memory M0.
+        reference: finished run of the largest method.
+        images_per_backbone: M = M0 + ⌊(P_ref − P)/P_1 · this⌋, with P_1 the mean size of the
+            reference's backbones; ``None``: M = M0 + ⌊(P_ref − P) · 4/bytes of a raw image⌋.
+
+    Raises:
+        GraceError: if the plain run is larger than the reference, or has no fixed memory.
+    """
+    base, dataset = plain.info.section("memory").get("size"), plain.info.dataset
+    if not isinstance(base, int) or dataset is None:
+        raise GraceError(f"{plain.directory} has no memory of a fixed size to align")
+    total, own = (run.tasks[-1].parameters.backbones for run in (reference, plain))
+    if own > total:
+        raise GraceError(
+            f"the model has {own} parameters, more than the reference's {total}",
+            "take the larger one as reference",
+        )
+    if images_per_backbone is None:
+        return base + (total - own) * 4 // max(1, prod(dataset.shape))
+    count = reference.tasks[-1].backbones
+    return base + (total - own) * images_per_backbone * count // max(1, total)
+
+
+def expansions(record: RunRecord) -> list[int]:
+    """Return the numbers of the tasks at which a run expanded."""
+    return [task.task for task in record.tasks if task.verdict == "grow"]
+
+
+def serves(record: RunRecord, initial: float, decay: float) -> bool:
+    """Return True if a run is also the run of this threshold and decay.
+
+    Its seed and all its other settings must be those wanted; this compares verdicts only, so that
+    a run whose expansions were given (``method.expand_at``) serves too. A run that is not finished
+    serves nothing.
+    """
+    if not record.complete:
+        return False
+    threshold = Threshold(initial=initial, decay=decay)
+    for task in record.tasks:
+        # The first task and those without a new class decide nothing.
+        if task.saturation is None:
+            continue
+        verdict = threshold.verdict(task.saturation)
+        if task.verdict == "compress (budget)":
+            verdict = "compress"  # There was no room to grow, whatever the threshold says.
+        elif verdict != task.verdict:
+            return False
+        threshold = threshold.after(verdict)
+    return True
 
 
 @final
@@ -64,7 +343,7 @@ class Records:
     """Finished runs at or below some folders, by their settings.
 
     Warns:
-        LeftOutWarning: if records cannot be used.
+        GraceWarning: if records cannot be used.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
@@ -82,7 +361,7 @@ class Records:
                 f"{counted(len(left_out), 'record')} cannot be used and "
                 f"{'counts' if len(left_out) == 1 else 'count'} as missing: {left_out[0]}"
                 + (f"; and {len(left_out) - 1} more" if left_out[1:] else ""),
-                LeftOutWarning,
+                GraceWarning,
                 stacklevel=2,
             )
 
@@ -124,27 +403,31 @@ class Records:
         return [r for r in known if rule is not None and serves(r, rule.initial, rule.decay)]
 
     def seconds_of(self, settings: ExperimentSettings) -> float | None:
-        """Estimate the seconds of a run from finished ones; ``None``: none on this stream.
+        """Estimate the seconds of a run: the median of finished ones on the same stream.
 
-        Seconds by images × epochs, the median of runs of the same method on the same stream, or
-        else of all runs on it.
+        Those of the same method count if there are any; ``None``: there is no run on this stream.
         """
-        stream = _costs_alike(settings)
-        known = [pair for pair in self.known.values() if _costs_alike(pair[1]) == stream]
-        like = [pair for pair in known if pair[1].method.name == settings.method.name]
-        work = [(record, _images_by_epochs(own, record)) for record, own in like or known]
-        counts = [(record, images) for record, images in work if images > 0]
-        if not counts:  # A method that trains nothing.
-            return median(record.seconds for record, _ in like) if like else None
-        rate = median(record.seconds / images for record, images in counts)
-        return rate * _images_by_epochs(settings, counts[0][0])
+        known = [(r, own) for r, own in self.known.values() if _costs(own) == _costs(settings)]
+        like = [r.seconds for r, own in known if own.method.name == settings.method.name]
+        return median(like or [r.seconds for r, _ in known]) if known else None
 
-    @property
-    def bytes_each(self) -> int:
-        """The mean size of a record on disk."""
-        files = ("run.json", "tasks.jsonl")
-        sizes = [sum((place / name).stat().st_size for name in files) for place in self.known]
-        return round(fmean(sizes)) if sizes else 15_000
+
+def stream_of(settings: ExperimentSettings) -> str | None:
+    """Return a fingerprint that is equal for runs that differ by their threshold only.
+
+    ``None`` if the method has no threshold, or one relative to the first saturation.
+    """
+    method = settings.method.without_threshold()
+    if method is None:
+        return None
+    return settings_fingerprint(settings.model_copy(update={"method": method}))
+
+
+def _costs(settings: ExperimentSettings) -> tuple[object, ...]:
+    """Return what decides how long a method takes."""
+    data, scenario = settings.data, settings.scenario
+    size = (data.source, data.image_size, data.max_classes, data.max_train_per_class)
+    return (*size, scenario.base or scenario.increment, scenario.increment, settings.backbone)
 
 
 @final
@@ -152,21 +435,27 @@ class Plan:
     """The runs of a study: which are found, left, waiting for others, or failed.
 
     Args:
-        cells: of the study.
-        records: finished runs.
+        study: the study.
+        selection: the part of it.
+        folders: finished runs lie at or below them; they need not exist.
         any_version: runs count whatever versions of grace and its libraries made them.
 
     Raises:
-        GraceError: if the settings of a run are wrong that needs no other one.
+        GraceError: for names that are wrong, or settings of a run that needs no other one.
     """
 
     def __init__(
-        self, cells: Sequence[StudyCell], records: Records, *, any_version: bool = False
+        self,
+        study: StudySettings,
+        selection: Selection,
+        folders: Iterable[Path] = (),
+        *,
+        any_version: bool = False,
     ) -> None:
-        self.cells = tuple(cells)
-        self.runs = all_runs(cells)
-        self.names = run_names(cells)
-        self.records = records
+        self.study, self.selection = study, selection
+        self.cells = study_cells(study, selection)
+        self.runs = all_runs(self.cells)
+        self.records = Records(folders)
         self.found: dict[RunSpec, Found] = {}
         """Finished runs."""
         self.left: dict[RunSpec, ExperimentSettings] = {}
@@ -217,7 +506,7 @@ class Plan:
         try:
             found = identify(list(known.values()), digests=self._digests)
         except (GraceError, OSError) as error:
-            if self.left or self.waiting:
+            if not self.is_over:
                 raise
             self.notes.append(
                 "The images were not compared with those of the runs, which were found by "
@@ -225,24 +514,16 @@ class Plan:
             )
             return
         self._identities = dict(zip(known, found, strict=True))
-        unlike = dict.fromkeys(self.unlike, "with other versions")
         self._compares_images = True
         self.found.clear()
         self.update()
-        unlike = dict.fromkeys(self.unlike, "on other images") | unlike
-        for how in dict.fromkeys(unlike.values()):
-            number = list(unlike.values()).count(how)
+        if again := sum(self.state(run) == "made differently" for run in self.left):
             warnings.warn(
-                f"{counted(number, 'run')} with these settings {'was' if number == 1 else 'were'} "
-                f"found, but made {how}: made again",
+                f"{counted(again, 'run')} with these settings {'was' if again == 1 else 'were'} "
+                "found, but made on other images or with other versions: made again",
                 GraceWarning,
                 stacklevel=2,
             )
-
-    @property
-    def unlike(self) -> list[RunSpec]:
-        """Runs to make of which there are records, but made with other images or versions."""
-        return [run for run in self.left if self.records.equal(self._keys[run])]
 
     @property
     def is_over(self) -> bool:
@@ -276,16 +557,12 @@ class Plan:
     def name_missing(self) -> None:
         """Add the runs that wait for failed ones to the failures."""
         for run in self.waiting:
-            needed = [self.names[need] for need in run.needs if need not in self.found]
+            needed = [need.name for need in run.needs if need not in self.found]
             self.failures[run] = f"it needs {', '.join(needed)}"
 
     def _resolved(self, run: RunSpec) -> ExperimentSettings | None:
         if run not in self._settings:
-
-            def record_of(needed: RunSpec) -> RunRecord | None:
-                return self.found[needed].record if needed in self.found else None
-
-            settings = settings_of(run, record_of)
+            settings = settings_of(run, self.found)
             if settings is None:
                 return None
             self._settings[run], self._keys[run] = settings, settings_fingerprint(settings)
@@ -304,41 +581,3 @@ class Plan:
         return not self._compares_images or (
             record.info.fingerprints.get("protocol") == self.identity(run)["protocol"]
         )
-
-
-def stream_of(settings: ExperimentSettings) -> str | None:
-    """Return a fingerprint that is equal for runs that differ by their threshold only.
-
-    ``None`` if the method has no threshold, or one relative to the first saturation.
-    """
-    method = settings.method.without_threshold()
-    if method is None:
-        return None
-    return settings_fingerprint(settings.model_copy(update={"method": method}))
-
-
-def _costs_alike(settings: ExperimentSettings) -> tuple[object, ...]:
-    """Return what decides how long an epoch takes."""
-    data, scenario = settings.data, settings.scenario
-    kept = ("source", "image_size", "max_classes", "max_train_per_class", "augmentation")
-    return (
-        *(getattr(data, name) for name in kept),
-        scenario.base or scenario.increment,
-        scenario.increment,
-        settings.backbone,
-    )
-
-
-def _images_by_epochs(settings: ExperimentSettings, like: RunRecord) -> float:
-    """Return the images × epochs of a run on the stream of a finished one."""
-    dataset, sizes, method = like.info.dataset, like.info.task_sizes, settings.method
-    if dataset is None or not sizes:
-        return 0.0
-    epochs = {name: part.epochs for name, part in method if isinstance(part, Recipe)}
-    first = epochs.pop("base", 0)
-    per_class = dataset.num_train / max(1, sum(sizes))
-    if method.traits.memory == "all images":  # It starts again, with those of all tasks so far.
-        seen = [*accumulate(sizes)]
-        return first * per_class * (seen[-1] if method.trains_last_task_only else sum(seen))
-    later = sum(size * per_class + (settings.memory.size or 0) for size in sizes[1:])
-    return first * sizes[0] * per_class + sum(epochs.values()) * later

@@ -1,17 +1,29 @@
-"""The numbers of a study by protocol, row and seed, and those that the paper prints."""
+"""A study after its runs: its numbers by protocol, row and seed, and those that the paper prints.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+Any records can be looked at as such a study: ``compared``.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
-from grace.runs.model import RunRecord
-from grace.studies.cells import RunSpec, Selection, StudyCell, scale_name, stands
+from grace.base.words import counted
+from grace.runs.model import RunRecord, as_time
+from grace.settings.load import flatten
+from grace.settings.registry import METHODS
 from grace.studies.frame import METRICS, numbers_of
 from grace.studies.paper import paper_value, place_in_paper, row_in_paper
-from grace.studies.plan import Found
-from grace.studies.schema import RowSettings, StudySettings
+from grace.studies.plan import Found, Plan, RunSpec, Selection, StudyCell, scale_name, stands
+from grace.studies.schema import (
+    MetricName,
+    ProtocolSettings,
+    RowSettings,
+    ScaleSettings,
+    StudySettings,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +44,7 @@ class StudyResult:
         study: the study.
         selection: the part of it.
         cells: cells of its tables.
-        found: records of the finished runs.
+        found: records of the runs.
         failures: reasons of the failed runs, by the name of a cell.
         notes: what a reader of its tables must know.
         files: tables, figures and page; empty if no run finished.
@@ -40,39 +52,60 @@ class StudyResult:
 
     study: StudySettings
     selection: Selection
-    cells: tuple[StudyCell, ...]
+    cells: Sequence[StudyCell]
     found: Mapping[RunSpec, Found]
-    failures: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    files: Sequence[Path] = ()
 
-    @property
+    @classmethod
+    def of(cls, plan: Plan) -> "StudyResult":
+        """Return what is found of a plan, and why the rest is not."""
+        failures = {run.name: why for run, why in plan.failures.items()}
+        return cls(plan.study, plan.selection, plan.cells, plan.found, failures, plan.notes)
+
+    @cached_property
     def records(self) -> tuple[RunRecord, ...]:
         """The records of all cells, each once."""
-        runs = [self.found[cell.run].record for cell in self.cells if cell.run in self.found]
-        return tuple({record.directory: record for record in runs}.values())
+        found = (self.found[cell.run].record for cell in self.cells if cell.run in self.found)
+        return tuple({record.directory: record for record in found}.values())
 
+    @cached_property
+    def at(self) -> str:
+        """The name of its scale."""
+        return scale_name(self.study, self.selection.scale)
 
-@final
-class Results:
-    """The numbers of a study that was made."""
+    @property
+    def scale(self) -> ScaleSettings:
+        """Its scale."""
+        return self.study.scales[self.at]
 
-    def __init__(self, made: StudyResult) -> None:
-        self.made = made
-        self.at = scale_name(made.study, made.selection.scale)
-        self.scale = made.study.scales[self.at]
-        self.protocols = tuple(dict.fromkeys(cell.protocol for cell in made.cells))
-        self.rows = tuple(dict.fromkeys(cell.row for cell in made.cells))
-        self.seeds = tuple(dict.fromkeys(cell.seed for cell in made.cells))
-        self._found = {(c.protocol, c.row, c.seed): made.found.get(c.run) for c in made.cells}
+    @cached_property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols that were chosen."""
+        return tuple(dict.fromkeys(cell.protocol for cell in self.cells))
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        """The rows that were chosen, points of grids by their own names."""
+        return tuple(dict.fromkeys(cell.row for cell in self.cells))
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that were chosen."""
+        return tuple(dict.fromkeys(cell.seed for cell in self.cells))
+
+    @cached_property
+    def _by_cell(self) -> Mapping[tuple[str, str, int], Found | None]:
+        return {(c.protocol, c.row, c.seed): self.found.get(c.run) for c in self.cells}
 
     @cached_property
     def numbers(self) -> "pd.DataFrame":
         """Every metric by protocol, row and seed; NaN where a run is missing."""
         import pandas as pd
 
-        index = pd.MultiIndex.from_tuples(self._found, names=_KEYS)
-        records = (one.record if one else None for one in self._found.values())
+        index = pd.MultiIndex.from_tuples(self._by_cell, names=_KEYS)
+        records = (one.record if one else None for one in self._by_cell.values())
         return numbers_of(records).set_index(index).sort_index()
 
     @cached_property
@@ -80,7 +113,7 @@ class Results:
         """What the paper prints, in the same form with one seed, 0; NaN where it has nothing."""
         import pandas as pd
 
-        places = list(dict.fromkeys((protocol, row) for protocol, row, _ in self._found))
+        places = list(dict.fromkeys((protocol, row) for protocol, row, _ in self._by_cell))
         lines = [[self._printed(*place, key) for key in METRICS] for place in places]
         index = pd.MultiIndex.from_tuples([(*place, 0) for place in places], names=_KEYS)
         return pd.DataFrame(lines, index=index, columns=list(METRICS), dtype=float).sort_index()
@@ -97,7 +130,7 @@ class Results:
 
     def settings(self, row: str) -> RowSettings:
         """Return the settings of a row, as the study's file has them."""
-        return self.made.study.rows[self.made.study.points[row][0]]
+        return self.study.rows[self.study.points[row][0]]
 
     def label(self, row: str) -> str:
         """Return the name of a row in tables."""
@@ -105,7 +138,7 @@ class Results:
 
     def rows_in(self, protocol: str) -> list[str]:
         """Return the rows that stand in a protocol's table."""
-        return [row for row in self.rows if (protocol, row, self.seeds[0]) in self._found]
+        return [row for row in self.rows if (protocol, row, self.seeds[0]) in self._by_cell]
 
     def ranked(self, protocol: str) -> list[str]:
         """Return the rows that compete in a protocol."""
@@ -124,38 +157,34 @@ class Results:
         return any(row.grid is not None for row in self._not_chosen(protocol))
 
     def _not_chosen(self, protocol: str) -> list[RowSettings]:
-        chosen = self.made.selection.rows
-        rows = self.made.study.rows.items()
-        return [
-            row
-            for name, row in rows
-            if chosen and name not in chosen and stands(row, self.at, protocol)
-        ]
+        chosen, rows = self.selection.rows, self.study.rows.items()
+        left_out = [row for name, row in rows if chosen and name not in chosen]
+        return [row for row in left_out if stands(row, self.at, protocol)]
 
-    def found(self, row: str, protocol: str) -> list[Found]:
-        """Return the finished runs of a row, in the order of seeds."""
-        runs = (self._found.get((protocol, row, seed)) for seed in self.seeds)
+    def runs(self, row: str, protocol: str) -> list[Found]:
+        """Return the runs of a row that are there, in the order of seeds."""
+        runs = (self._by_cell.get((protocol, row, seed)) for seed in self.seeds)
         return [one for one in runs if one is not None]
 
+    def num_finished(self, row: str, protocol: str) -> int:
+        """Count the finished runs of a row."""
+        return sum(one.record.complete for one in self.runs(row, protocol))
+
     def is_complete(self, rows: Iterable[str], protocol: str) -> bool:
-        """Return True if all runs of some rows in a protocol are there."""
-        return all(len(self.found(row, protocol)) == len(self.seeds) for row in rows)
+        """Return True if all runs of some rows in a protocol are there and finished."""
+        own = {(protocol, row) for row in rows}
+        cells = [one for key, one in self._by_cell.items() if key[:2] in own]
+        return all(one is not None and one.record.complete for one in cells)
 
     def origin(self, rows: Iterable[str], protocol: str) -> tuple[int, int]:
         """Count the replayed runs of some rows, and all of them."""
-        known = [one for row in rows for one in self.found(row, protocol)]
+        known = [one for row in rows for one in self.runs(row, protocol)]
         return sum(one.is_replayed for one in known), len(known)
-
-    def marked(self, row: str, protocol: str) -> str:
-        """Return a row's name with its mark: "a", "a (2 of 3 replayed)" or "a (replayed)"."""
-        replayed, runs = self.origin([row], protocol)
-        some = f"{replayed} of {runs} " if replayed < runs else ""
-        return f"{self.label(row)} ({some}replayed)" if replayed else self.label(row)
 
     def place_in_paper(self, protocol: str) -> tuple[str, str, str]:
         """Return the paper's table, protocol and data set; no table: the first one is empty."""
         given = self.scale.protocols[protocol].paper
-        return place_in_paper(self.made.study.paper, given, protocol)
+        return place_in_paper(self.study.paper, given, protocol)
 
     def _printed(self, protocol: str, row: str, key: str) -> float | None:
         table, name, dataset = self.place_in_paper(protocol)
@@ -163,3 +192,91 @@ class Results:
             return None
         table, line = row_in_paper(table, self.settings(row).paper, row)
         return paper_value(table, line, name, key, dataset)
+
+
+_COLUMNS: Sequence[MetricName] = (
+    *("last", "average", "forgetting", "backward_transfer", "task_aware_last"),
+    *("backbones", "parameters", "megabytes", "seconds"),
+)
+_ASIDE = ("seeds.", "engine.", "name", "description", "data.root", "data.streaming")
+"""Settings that decide no result; ``engine.precision`` is one that does."""
+
+
+def compared(records: Sequence[RunRecord]) -> StudyResult:
+    """Return any runs as a study: a protocol for each experiment, a row for each kind of run.
+
+    Runs of one kind differ in their seeds only; of repetitions the newest finished one counts. The
+    rows have the registry's order of methods. Where an experiment has a method more than once, its
+    rows name the settings that differ, or the images.
+    """
+    import pandas as pd
+
+    place = {method: place for place, method in enumerate(METHODS)}
+    every = pd.DataFrame(
+        {
+            "experiment": record.info.experiment,
+            "place": place.get(record.method, len(place)),
+            "method": record.method,
+            "settings": json.dumps(_deciding(record), sort_keys=True),
+            "protocol": record.info.fingerprints.get("protocol", ""),
+            "run": record.info.fingerprints.get("run") or str(record.directory),
+            "seed": -1 if record.seed is None else record.seed,
+            "is_complete": record.complete,
+            "ended": as_time(record.info.finished or record.info.started).timestamp(),
+            "record": record,
+        }
+        for record in records
+    )
+    kind = ["experiment", "place", "method", "settings", "protocol"]
+    kept = every.sort_values(["is_complete", "ended"]).drop_duplicates(
+        [*kind, "run", "seed"], keep="last"
+    )
+    notes, left = [], len(every) - len(kept)
+    if left:
+        notes.append(f"{counted(left, 'repetition')} of a run left out: the newest finished counts")
+    cells, rows, found = list[StudyCell](), dict[str, RowSettings](), dict[RunSpec, Found]()
+    for (experiment, _, method), alike in kept.groupby(kind[:3]):
+        groups = dict(list(alike.sort_values("seed").groupby(kind[3:], sort=False)))
+        for label, runs in zip(_labels(method, groups), groups.values(), strict=True):
+            rows.setdefault(label, RowSettings.model_construct(method=method))
+            for number, record in enumerate(runs["record"], start=1):
+                spec = RunSpec(f"{label} {experiment} {number}", experiment, (label, str(number)))
+                cells.append(StudyCell(label, experiment, number, spec))
+                found[spec] = Found(record)
+        if alike.groupby("settings")["protocol"].nunique().max() > 1:
+            notes.append(f"{experiment}: {method} ran on other data too; do not compare its rows")
+    scale = ScaleSettings.model_construct(
+        protocols={name: ProtocolSettings(experiment=name) for name in kept["experiment"]}
+    )
+    numbers = numbers_of(kept["record"])
+    study = StudySettings.model_construct(
+        name="comparison",
+        scales={"all": scale},
+        rows=rows,
+        columns=tuple(key for key in _COLUMNS if numbers[key].notna().any()),
+    )
+    return StudyResult(study, Selection(), cells, found, notes=notes)
+
+
+def _labels(method: str, groups: Mapping[Any, "pd.DataFrame"]) -> Iterator[str]:
+    """Yield a method's name with the settings, and the data, that set a group apart."""
+    every = [json.loads(settings) for settings, _ in groups]
+    keys = dict.fromkeys(key for settings in every for key in settings)
+    differing = [key for key in keys if any(s.get(key) != every[0].get(key) for s in every)]
+    for (text, protocol), runs in groups.items():
+        settings, data = json.loads(text), runs["record"].iloc[0].info.dataset
+        parts = [f"{key.removeprefix('method.')}={_text(settings.get(key))}" for key in differing]
+        if sum(text == other for other, _ in groups) > 1:
+            images = f"{data.name}, {data.num_train} images" if data else "unknown"
+            parts.append(f"data: {images}, protocol {protocol[:8] or 'unknown'}")
+        yield f"{method} ({', '.join(parts)})" if parts else method
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _deciding(record: RunRecord) -> dict[str, Any]:
+    """Return the settings that decide a result, except the seeds, by dotted path."""
+    flat = flatten(record.info.config)
+    return {k: v for k, v in flat.items() if not k.startswith(_ASIDE) or k == "engine.precision"}

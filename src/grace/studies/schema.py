@@ -4,14 +4,14 @@
 (docs/studies.md). Imports no torch.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from grace.base.errors import GraceError
 from grace.base.words import did_you_mean
@@ -19,8 +19,6 @@ from grace.settings.load import ConfigError, packaged, read_file
 from grace.settings.problems import problems_of
 from grace.settings.recipe import Settings
 
-MAX_ROWS = 1000
-"""The largest number of rows, those of grids included."""
 MAX_RUNS = 2000
 """The largest number of runs at one scale: rows × protocols × seeds."""
 _TAKEN = frozenset({"runs", "cells", "logs", "first-tasks", "lock"})
@@ -42,11 +40,16 @@ MetricName = Literal[
 """The numbers that a study can show and compare."""
 Words = tuple[str, ...]
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
-Terms = dict[str, Number]
-"""Factors of rows, whose sum is meant."""
+
+
+def _as_terms(side: object) -> object:
+    return {side: 1.0} if isinstance(side, str) and side else side or {}
+
+
+Terms = Annotated[dict[str, Number], BeforeValidator(_as_terms)]
+"""Factors of rows, whose sum is meant: {grace: 1, der: -0.5}; a row alone has the factor 1.
+ROW@PROTOCOL is the row's number in that protocol."""
 Place = Literal["best", "second"]
-Side = Terms | Place
-_PLACES: Mapping[str, Place] = {"best": "best", "second": "second"}
 
 
 class ClaimSettings(Settings):
@@ -63,18 +66,16 @@ class ClaimSettings(Settings):
         "resets",
         "agrees-best",
     ] = "difference"
-    left: str | Terms = Field(
-        "",
-        description="a row, or factors of rows: {grace: 1, der: -0.5}. ROW@PROTOCOL is the "
-        "row's number in that protocol",
-    )
-    right: str | Terms = Field(
-        "",
+    left: Terms = Field({}, description="a row, or factors of rows: {grace: 1, der: -0.5}")
+    right: Place | Terms = Field(
+        {},
         description="likewise; 'best' or 'second': the highest or second highest of the other "
         "ranked rows, for each seed",
     )
-    pairs: tuple[tuple[str, str], ...] = Field((), description="several rows left and right")
-    order: Words = Field((), description="rows of which each is at least the one before")
+    pairs: tuple[tuple[Terms, Terms], ...] = Field((), description="several left and right")
+    order: tuple[Terms, ...] = Field(
+        (), description="rows of which each is at least the one before"
+    )
     metric: MetricName = "last"
     metrics: dict[MetricName, Number] | None = Field(
         None, description="several metrics with the slack of each, in place of metric and slack"
@@ -93,19 +94,17 @@ class ClaimSettings(Settings):
         return self.metrics if self.metrics is not None else {self.metric: self.slack}
 
     @property
-    def sides(self) -> Iterator[tuple[Terms, Side]]:
+    def sides(self) -> Iterator[tuple[Terms, Place | Terms]]:
         """The pairs of sums that are compared."""
         if self.left:
-            place = _PLACES.get(self.right) if isinstance(self.right, str) else None
-            yield _terms(self.left), place or _terms(self.right)
-        yield from ((_terms(left), _terms(right)) for left, right in self.pairs)
-        yield from zip(map(_terms, self.order[1:]), map(_terms, self.order[:-1]), strict=True)
+            yield self.left, self.right
+        yield from self.pairs
+        yield from zip(self.order[1:], self.order[:-1], strict=True)
 
-
-def _terms(side: str | Terms) -> Terms:
-    if isinstance(side, str):
-        return {side: 1.0} if side else {}
-    return side
+    @property
+    def subject(self) -> str:
+        """What a claim of another kind is about: a point of a grid, or a measure."""
+        return next(iter(self.left), "")
 
 
 # A name is shown in tables and typed on the command line.
@@ -113,19 +112,15 @@ Name = Annotated[str, Field(pattern=r"^[^\s,=@/\\]+$", max_length=60)]
 Seed = Annotated[int, Field(strict=True, ge=0)]
 
 
-def _without_seed(texts: Iterable[str]) -> None:
+def _without_seed(texts: Words) -> Words:
     """Refuse a seed among settings: that of the cell is set after them."""
     for text in texts:
         if text.partition("=")[0].strip() == "seed":
             raise GraceError(f"'{text}' has no effect: a scale's 'seeds' are those of its runs")
-
-
-def _overrides(texts: Words) -> Words:
-    _without_seed(texts)
     return texts
 
 
-Overrides = Annotated[Words, AfterValidator(_overrides)]
+Overrides = Annotated[Words, AfterValidator(_without_seed)]
 
 
 class ProtocolSettings(Settings):
@@ -140,10 +135,16 @@ class ProtocolSettings(Settings):
     )
 
 
+def _as_protocol(given: object) -> object:
+    return {"experiment": given} if isinstance(given, str) else given
+
+
 class ScaleSettings(Settings):
     """One size of a study: its protocols and seeds."""
 
-    protocols: dict[Name, ProtocolSettings]
+    protocols: dict[Name, Annotated[ProtocolSettings, BeforeValidator(_as_protocol)]] = Field(
+        description="a name alone is that of its experiment"
+    )
     seeds: tuple[Seed, ...] = Field(
         (1,), description="one run per row, protocol and seed; a seed sets all four of a run"
     )
@@ -161,17 +162,6 @@ class ScaleSettings(Settings):
         description="memory: aligned buys this many images with one backbone, in place of its "
         "bytes. Higher: more exemplars; none: as many as its bytes hold",
     )
-
-    @field_validator("protocols", mode="before")
-    @classmethod
-    def _experiment_alone(cls, value: Any) -> Any:  # noqa: ANN401 - whatever was read
-        """Read ``b0i10: cifar100-b0i10`` as a protocol with this experiment."""
-        if not isinstance(value, dict):
-            return value
-        return {
-            name: {"experiment": given} if isinstance(given, str) else given
-            for name, given in value.items()
-        }
 
     @model_validator(mode="after")
     def _has_runs(self) -> Self:
@@ -219,9 +209,17 @@ class RowSettings(Settings):
     )
 
     @property
-    def probe_overrides(self) -> Words:
-        """``probe`` as settings of a run."""
-        return (f"probe.measures=[{', '.join(self.probe)}]",) if self.probe else ()
+    def expands_like(self) -> str:
+        """The row that decides when to expand; empty: this one does."""
+        return (self.expand_at or "").removeprefix("from ")
+
+    @property
+    def points(self) -> Iterator[tuple[str, Words]]:
+        """Name and settings of each point of the grid."""
+        grid = self.grid or {}
+        for values in product(*grid.values()):
+            own = (f"{key}={value!r}" for key, value in zip(grid, values, strict=True))
+            yield "/".join(map(_shortest, values)), (*self.set, *own)
 
     @property
     def num_rows(self) -> int:
@@ -230,10 +228,15 @@ class RowSettings(Settings):
 
     @model_validator(mode="after")
     def _grid_has_values(self) -> Self:
-        if self.grid is not None and (not self.grid or not all(self.grid.values())):
+        if self.grid is not None and not (self.grid and all(self.grid.values())):
             raise GraceError("a grid needs a setting and its values")
-        _without_seed(self.grid or ())
+        _without_seed(tuple(self.grid or ()))
         return self
+
+
+def _shortest(value: float) -> str:
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 class StudySettings(Settings):
@@ -255,29 +258,17 @@ class StudySettings(Settings):
     ] = ("accuracy", "backbones")
 
     @model_validator(mode="after")
-    def _names_exist(self) -> Self:
-        protocols = {name for scale in self.scales.values() for name in scale.protocols}
-        count = sum(row.num_rows for row in self.rows.values())
-        if not 0 < count <= MAX_ROWS:
-            raise GraceError(f"the study has {count} rows; it should have 1 to {MAX_ROWS}")
-        for scale, own in self.scales.items():
-            runs = count * len(own.protocols) * len(own.seeds)
-            if runs > MAX_RUNS:
-                raise GraceError(
-                    f"scale {scale} has {runs} runs ({count} rows × {len(own.protocols)} protocols "
-                    f"× {len(own.seeds)} seeds); at most {MAX_RUNS} can be planned"
-                )
+    def _can_be_planned(self) -> Self:
+        for name, scale in self.scales.items():
+            self.refuse_too_many(self.rows, scale.protocols, scale.seeds, f"scale {name}")
         if self.name in _TAKEN:
             raise GraceError(f"'{self.name}' is a folder that all studies share", "rename the file")
-        points = {p for name, row in self.rows.items() if row.grid for p in self.grid_rows(name)}
-        rows = points | {name for name, row in self.rows.items() if not row.grid}
-        varied = {key for row in self.rows.values() for key in row.grid or ()}
         known = {
             "scale": set(self.scales),
-            "protocol": protocols,
-            "row": rows,
-            "grid with": varied,
-            "point of a grid": points,
+            "protocol": {name for scale in self.scales.values() for name in scale.protocols},
+            "row": set(self.points),
+            "point of a grid": set(self.points) - set(self.rows),
+            "grid with": {key for row in self.rows.values() for key in row.grid or ()},
         }
         for kind, name, where in self._named():
             if name not in known[kind]:
@@ -287,71 +278,67 @@ class StudySettings(Settings):
             raise GraceError("memory: aligned needs a reference", "name its row as 'reference'")
         return self
 
+    def refuse_too_many(
+        self, rows: Collection[str], protocols: Collection[str], seeds: Collection[int], what: str
+    ) -> None:
+        """Refuse more runs than can be planned; grids are not multiplied out for that."""
+        count = sum(self.rows[row].num_rows for row in rows)
+        runs = count * len(protocols) * len(seeds)
+        if not 0 < runs <= MAX_RUNS:
+            raise GraceError(
+                f"{what} has {runs} runs ({count} rows × {len(protocols)} protocols × {len(seeds)} "
+                f"seeds); 1 to {MAX_RUNS} can be planned"
+            )
+
     def _named(self) -> Iterator[tuple[str, str, str]]:
         """Yield the kind, name and place of everything that the study refers to."""
         for where, name in (("reference", self.reference), ("delta", self.delta)):
-            if name:
-                yield "row", name, where
+            yield from [("row", name, where)] if name else []
+        parts: list[tuple[str, RowSettings | ClaimSettings]] = [
+            *((f"rows.{name}", row) for name, row in self.rows.items()),
+            *((f"claim {claim.id}", claim) for claim in self.claims),
+        ]
+        for where, part in parts:
+            yield from (("protocol", given, where) for given in part.protocols or ())
+            yield from (("scale", given, where) for given in part.scales or ())
         for name, row in self.rows.items():
-            where = f"rows.{name}"
-            yield from (("protocol", given, where) for given in row.protocols or ())
-            yield from (("scale", given, where) for given in row.scales or ())
-            if row.expand_at:
-                yield "row", row.expand_at.removeprefix("from "), where
-                held = self.rows.get(row.expand_at.removeprefix("from "))
+            if row.expands_like:
+                yield "row", row.expands_like, f"rows.{name}"
+                held = self.rows.get(row.expands_like)
                 if held is not None and held.expand_at:
                     raise GraceError(
-                        f"{where}: expand_at names a row that has expand_at too",
-                        "name a row that decides itself",
+                        f"rows.{name}: expand_at should name a row that decides itself"
                     )
         for claim in self.claims:
             where = f"claim {claim.id}"
-            yield from (("protocol", given, where) for given in claim.protocols or ())
-            yield from (("scale", given, where) for given in claim.scales or ())
-            if claim.kind == "never-rises":
-                yield "grid with", claim.setting, where
             if claim.kind == "fewer-points" and not any(row.grid for row in self.rows.values()):
                 raise GraceError(f"{where}: no row has a grid")
-            if claim.kind == "on-front":
-                yield "point of a grid", str(claim.left), where
-            if claim.kind != "difference":
-                continue  # Its left side names a point or a measure, or nothing.
-            for left, right in claim.sides:
-                for term in [*left, *(right if isinstance(right, dict) else ())]:
-                    row, _, protocol = term.partition("@")
-                    yield "row", row, where
-                    if protocol:
-                        yield "protocol", protocol, where
+            if claim.kind == "never-rises":
+                yield "grid with", claim.setting, where
+            elif claim.kind == "on-front":
+                yield "point of a grid", claim.subject, where
+            elif claim.kind == "difference":
+                for left, right in claim.sides:
+                    for term in (*left, *(right if isinstance(right, dict) else ())):
+                        row, _, protocol = term.partition("@")
+                        yield "row", row, where
+                        yield from [("protocol", protocol, where)] if protocol else []
+
+    def grid_rows(self, row: str) -> Mapping[str, Words]:
+        """Return the settings of each point of a row's grid, by name; or of the row itself."""
+        own = self.rows[row]
+        return {row: own.set} if own.grid is None else dict(own.points)
 
     @cached_property
     def points(self) -> Mapping[str, tuple[str, Words]]:
         """The row of the file, and the settings, of every row of the table, by its name."""
-        every = {n: (row, set_) for row in self.rows for n, set_ in self.grid_rows(row).items()}
-        return every | {name: (name, row.set) for name, row in self.rows.items() if not row.grid}
+        return {n: (row, own) for row in self.rows for n, own in self.grid_rows(row).items()}
 
     @property
     def heading(self) -> str:
         """The title, marked if the paper has no such experiment."""
         title = self.title or self.name
         return f"{title} (beyond the paper)" if self.beyond_paper else title
-
-    def grid_rows(self, row: str) -> dict[str, tuple[str, ...]]:
-        """Return the settings of each point of a row's grid, by name; or of the row itself."""
-        own = self.rows[row]
-        if own.grid is None:
-            return {row: own.set}
-        return {
-            "/".join(map(_shortest, values)): (
-                *own.set,
-                *(f"{key}={value!r}" for key, value in zip(own.grid, values, strict=True)),
-            )
-            for values in product(*own.grid.values())
-        }
-
-
-def _shortest(value: float) -> str:
-    short = f"{value:g}"
-    return short if float(short) == value else repr(value)
 
 
 def list_studies() -> dict[str, str]:
@@ -369,9 +356,13 @@ def load_study(name_or_path: str) -> StudySettings:
         ConfigError: if there is no such study, or it is wrong; it lists all problems.
     """
     raw, _ = read_file("study", name_or_path)
-    raw.setdefault("name", Path(name_or_path).stem)
+    return study_from({"name": Path(name_or_path).stem, **raw}, name_or_path)
+
+
+def study_from(raw: Mapping[str, object], what: str) -> StudySettings:
+    """Return a study of plain values; all problems are told, each with ``what`` before it."""
     try:
         return StudySettings.model_validate(raw)
     except ValidationError as error:
         problems = problems_of(error, StudySettings, whole="study").values()
-        raise ConfigError([f"{name_or_path}: {line}" for line in problems]) from error
+        raise ConfigError([f"{what}: {line}" for line in problems]) from error

@@ -4,20 +4,17 @@ A table shows rounded numbers. Programs read ``table.csv`` and ``claims.csv``, w
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, final
+from typing import Literal, final
 
 from grace.base.words import latex, printable, spreadsheet
-from grace.studies.claims import JudgedClaim, Judgement
-from grace.studies.frame import METRICS, Group, Metric, numbers_of
+from grace.studies.claims import JudgedClaim
+from grace.studies.frame import METRICS, Metric
 from grace.studies.measures import Trend, trends_of
 from grace.studies.paper import row_in_paper
-from grace.studies.pareto import by_seed, front_places
-from grace.studies.results import REPLAYED, Results
-
-if TYPE_CHECKING:
-    import pandas as pd
+from grace.studies.pareto import front_places, grid_numbers
+from grace.studies.results import REPLAYED, StudyResult
 
 Mark = Literal["best", "second"]
 _RANKED = frozenset({"last", "average", "forgetting"})
@@ -40,137 +37,140 @@ class Table:
 
     name: str
     headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
     num_names: int = 1
     marks: Mapping[tuple[int, int], Mark] = field(default_factory=dict)
 
     def to_latex(self) -> str:
         r"""Return the table as a LaTeX ``tabular`` with booktabs rules; all texts are escaped."""
+        import pandas as pd
+
         forms = {None: "{}", "best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
         lines = [
             [forms[self.marks.get((r, c))].format(latex(text)) for c, text in enumerate(row)]
             for r, row in enumerate(self.rows)
         ]
+        comments = (f"% {printable(' '.join(text.split()))}\n" for text in (self.name, *self.notes))
         columns = "l" * self.num_names + "r" * (len(self.headings) - self.num_names)
-        return "\n".join(
-            [
-                *(f"% {printable(' '.join(n.split()))}" for n in (self.name, *self.notes)),
-                r"% needs \usepackage{booktabs}",
-                rf"\begin{{tabular}}{{{columns}}}",
-                r"\toprule",
-                " & ".join(map(latex, self.headings)) + r" \\",
-                r"\midrule",
-                *(" & ".join(line) + r" \\" for line in lines),
-                r"\bottomrule",
-                r"\end{tabular}",
-                "",
-            ]
-        )
+        table = pd.DataFrame(lines, columns=[latex(text) for text in self.headings])
+        body = table.to_latex(index=False, column_format=columns)
+        return "".join([*comments, "% needs \\usepackage{booktabs}\n", body])
 
 
-def study_tables(results: Results) -> list[Table]:
+def study_tables(result: StudyResult) -> list[Table]:
     """Return the tables of a study: results by protocol, then fronts, then measures."""
-    figures = results.made.study.figures
+    figures = result.study.figures
     return [
-        *(_protocol_table(results, protocol) for protocol in results.protocols),
-        *(t for p in results.protocols if "front" in figures and (t := _front_table(results, p))),
-        *(t for p in results.protocols if "measures" in figures for t in _measures(results, p)),
+        *(_protocol_table(result, protocol) for protocol in result.protocols),
+        *(t for p in result.protocols if "front" in figures for t in _front_table(result, p)),
+        *(t for p in result.protocols if "measures" in figures for t in _measures(result, p)),
     ]
 
 
-def numbers_csv(results: Results) -> str:
+def numbers_csv(result: StudyResult) -> str:
     """Return all numbers of a study, a line for each row, protocol and metric, not rounded."""
+    return _csv(
+        {
+            "protocol": protocol,
+            "experiment": result.scale.protocols[protocol].experiment,
+            "row": row,
+            "metric": key,
+            "mean": result.means.at[(protocol, row), key],
+            "std": result.deviations.at[(protocol, row), key],
+            "runs": result.num_finished(row, protocol),
+            "paper": result.paper.at[(protocol, row, 0), key],
+        }
+        for protocol in result.protocols
+        for row in result.rows_in(protocol)
+        for key in result.study.columns
+    )
+
+
+def _csv(lines: Iterator[Mapping[str, object]]) -> str:
+    """Return lines as CSV; no text is a formula of a spreadsheet."""
     import pandas as pd
 
-    lines = [
-        {
-            "protocol": spreadsheet(protocol),
-            "experiment": spreadsheet(results.scale.protocols[protocol].experiment),
-            "row": spreadsheet(row),
-            "metric": key,
-            "mean": results.means.at[(protocol, row), key],
-            "std": results.deviations.at[(protocol, row), key],
-            "runs": len(results.found(row, protocol)),
-            "paper": results.paper.at[(protocol, row, 0), key],
-        }
-        for protocol in results.protocols
-        for row in results.rows_in(protocol)
-        for key in results.made.study.columns
-    ]
-    return str(pd.DataFrame(lines).to_csv(index=False, lineterminator="\n"))
+    safe = pd.DataFrame(lines).map(lambda v: spreadsheet(v) if isinstance(v, str) else v)
+    return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
-def _protocol_table(results: Results, protocol: str) -> Table:
+def _protocol_table(result: StudyResult, protocol: str) -> Table:
     """Return ours beside the paper's numbers: best and second marked, replayed rows named."""
-    keys, rows = results.made.study.columns, results.rows_in(protocol)
-    own, deviations = results.means.loc[protocol], results.deviations.loc[protocol]
-    paper = results.paper.xs((protocol, 0), level=("protocol", "seed"))
+    keys, rows = result.study.columns, result.rows_in(protocol)
+    own, deviations = result.means.loc[protocol], result.deviations.loc[protocol]
+    paper = result.paper.xs((protocol, 0), level=("protocol", "seed"))
     printed = [key for key in keys if paper[key].notna().any()]
     headings = [h for k in keys for h in (METRICS[k].heading, *(["paper"] if k in printed else []))]
+    best = {key: _best(result, protocol, key) for key in keys}
     marks: dict[tuple[int, int], Mark] = {}
     lines = []
     for number, row in enumerate(rows):
-        line = [results.marked(row, protocol), str(len(results.found(row, protocol)))]
+        line = [_marked(result, row, protocol), str(result.num_finished(row, protocol))]
         for key in keys:
-            if mark := _mark(results, protocol, key, float(own.at[row, key]), row):
+            if mark := best[key].get(own.at[row, key] if row in result.ranked(protocol) else None):
                 marks[number, len(line)] = mark
             line.append(METRICS[key].shown(own.at[row, key], deviations.at[row, key]))
             line += [METRICS[key].shown(paper.at[row, key])] if key in printed else []
-        lines.append(tuple(line))
-    lines += [_delta(results, protocol, printed)] if results.made.study.delta in rows else []
-    notes = _notes(results, protocol, has_paper=bool(printed))
-    return Table(protocol, ("Row", "Runs", *headings), tuple(lines), notes, 1, marks)
+        lines.append(line)
+    lines += [_delta(result, protocol, printed)] if result.study.delta in rows else []
+    notes = _notes(result, protocol, has_paper=bool(printed))
+    return Table(protocol, ("Row", "Runs", *headings), lines, notes, 1, marks)
 
 
-def _mark(results: Results, protocol: str, key: str, mean: float, row: str) -> Mark | None:
-    """Return the mark of the best and the second best mean of a column; equal values share it."""
-    ranked = results.ranked(protocol)
-    if key not in _RANKED or row not in ranked or results.lacks_rivals(protocol):
-        return None
-    known = set(results.means.loc[protocol].loc[ranked, key].dropna())
-    order = sorted(known, reverse=key != "forgetting")
-    return "best" if mean in order[:1] else "second" if mean in order[1:2] else None
+def _marked(result: StudyResult, row: str, protocol: str) -> str:
+    """Return a row's name with its mark: "a", "a (2 of 3 replayed)" or "a (replayed)"."""
+    replayed, runs = result.origin([row], protocol)
+    some = f"{replayed} of {runs} " if replayed < runs else ""
+    return f"{result.label(row)} ({some}replayed)" if replayed else result.label(row)
 
 
-def _delta(results: Results, protocol: str, printed: Sequence[str]) -> tuple[str, ...]:
+def _best(result: StudyResult, protocol: str, key: str) -> dict[float | None, Mark]:
+    """Return the marks of the best and the second best mean; equal values share a mark."""
+    if key not in _RANKED or result.lacks_rivals(protocol):
+        return {}
+    known = set(result.means.loc[protocol].loc[result.ranked(protocol), key].dropna())
+    marks: Sequence[Mark] = ("best", "second")
+    return dict(zip(sorted(known, reverse=key != "forgetting"), marks, strict=False))
+
+
+def _delta(result: StudyResult, protocol: str, printed: Sequence[str]) -> list[str]:
     """Return the last row: the lead over the best other row, and parameters in percent."""
-    study, means = results.made.study, results.means.loc[protocol]
-    others = [row for row in results.ranked(protocol) if row != study.delta]
+    study, means = result.study, result.means.loc[protocol]
+    others = [row for row in result.ranked(protocol) if row != study.delta]
     texts = ["Δ", ""]
     for key in study.columns:
-        text, own = "–", means.at[study.delta, key]
-        if key in ("last", "average") and not results.lacks_rivals(protocol):
-            lead = own - means.loc[others, key].max()
-            text = "–" if math.isnan(lead) else f"{lead:+.2f}"
+        own, text, value = means.at[study.delta, key], "–", math.nan
+        if key in ("last", "average") and not result.lacks_rivals(protocol):
+            value, text = own - means.loc[others, key].max(), "{:+.2f}"
         elif key in ("parameters", "backbones") and study.delta_against in means.index:
-            share = own / means.at[study.delta_against, key]
-            text = "–" if math.isnan(share) else f"{100 * (share - 1):+.0f} %"
-        texts += [text, *([""] if key in printed else [])]
-    return tuple(texts)
+            value, text = 100 * (own / means.at[study.delta_against, key] - 1), "{:+.0f} %"
+        texts.append("–" if math.isnan(value) else text.format(value))
+        texts += [""] if key in printed else []
+    return texts
 
 
-def _notes(results: Results, protocol: str, *, has_paper: bool) -> tuple[str, ...]:
-    rows, notes = results.rows_in(protocol), []
-    missing = [results.label(row) for row in rows if not results.is_complete([row], protocol)]
+def _notes(result: StudyResult, protocol: str, *, has_paper: bool) -> list[str]:
+    rows, notes = result.rows_in(protocol), []
+    missing = [result.label(row) for row in rows if not result.is_complete([row], protocol)]
     if missing:
         notes.append(f"not all runs are finished: {', '.join(missing)}")
-    if results.lacks_rivals(protocol):
+    if result.lacks_rivals(protocol):
         notes.append("not all rows that compete were chosen: none is marked as best")
     if has_paper:
-        first, name, dataset = results.place_in_paper(protocol)
-        used = {row_in_paper(first, results.settings(row).paper, row)[0] for row in results.rows}
+        first, name, dataset = result.place_in_paper(protocol)
+        used = {row_in_paper(first, result.settings(row).paper, row)[0] for row in result.rows}
         tables = sorted(each.replace("-", " ").capitalize() for each in used)
-        same = results.scale.same_data and not results.made.selection.overrides
+        same = result.scale.same_data and not result.selection.overrides
         how = (
             "of one run each; the same data and settings"
             if same
             else "of other data or settings than ours: compare the order of rows, not the numbers"
         )
         notes.append(f"paper: printed numbers of {', '.join(tables)}, {dataset} {name}, {how}")
-    if results.origin(rows, protocol)[0]:
+    if result.origin(rows, protocol)[0]:
         notes.append(REPLAYED)
-    return tuple(notes)
+    return notes
 
 
 _FRONT = (
@@ -181,27 +181,28 @@ _FRONT = (
 )
 
 
-def _front_table(results: Results, protocol: str) -> Table | None:
-    """Return where each pair of a grid stands; ``None``: no pair has a run that all seeds have."""
-    places = front_places(by_seed(results, protocol, "average"))
-    if not places:
-        return None
-    notes, seeds = [_FRONT], next(iter(places.values())).seeds
-    if seeds < len(results.seeds):
-        of = f"{seeds} of {len(results.seeds)}"
+def _front_table(result: StudyResult, protocol: str) -> Iterator[Table]:
+    """Yield where each pair of a grid stands, if there are runs of seeds that all pairs have."""
+    places = front_places(*grid_numbers(result, protocol, "average"))
+    if places.empty:
+        return
+    notes, seeds = [_FRONT], int(places["seeds"].iloc[0])
+    if seeds < len(result.seeds):
+        of = f"{seeds} of {len(result.seeds)}"
         notes.append(f"compared over the seeds that all pairs with a run have: {of}")
-    if results.lacks_points(protocol):
+    if result.lacks_points(protocol):
         notes.append("not all pairs were chosen: others may be better than those on the front")
-    rows = []
-    for row in results.grid_rows(protocol):
-        texts = ("–", "–", "–")
-        if (at := places.get(row)) is not None:
-            dominated = "–" if at.dominated_by is None else str(at.dominated_by)
-            on = "yes" if at.is_on_front else "no"
-            texts = (on, f"{at.times} of {at.seeds}", dominated)
-        rows.append((row, *texts))
+    shown = {
+        row: [
+            "yes" if at.is_on_front else "no",
+            f"{at.times} of {seeds}",
+            METRICS["backbones"].shown(at.dominated_by),
+        ]
+        for row, at in places.iterrows()
+    }
+    rows = [[row, *shown.get(row, ["–"] * 3)] for row in result.grid_rows(protocol)]
     headings = ("Row", "Front of the means", "Fronts of seeds", "Dominated beyond noise by")
-    return Table(f"{protocol}: front of backbones and Avg", headings, tuple(rows), tuple(notes))
+    yield Table(f"{protocol}: front of backbones and Avg", headings, rows, notes)
 
 
 _MEASURE = (
@@ -212,31 +213,28 @@ _MEASURE = (
 )
 
 
-def _measures(results: Results, protocol: str) -> list[Table]:
-    """Return a table for each row with measures: rise, reset and agreement, over seeds."""
+def _measures(result: StudyResult, protocol: str) -> Iterator[Table]:
+    """Yield a table for each row with measures: rise, reset and agreement, over seeds."""
     headings = ("Measure", "Runs", "Rise", "Falls at expansions", "Runs that reset", "Agreement")
-    tables = []
-    for row in results.rows_in(protocol):
-        known = [trends_of(one.record) for one in results.found(row, protocol)]
+    for row in result.rows_in(protocol):
+        known = [trends_of(one.record) for one in result.runs(row, protocol)]
         names = dict.fromkeys(name for trends in known for name in trends)
         lines = [_measure(name, [t[name] for t in known if name in t]) for name in names]
         if lines:
-            name = f"{protocol}: measures of {results.label(row)}"
-            tables.append(Table(name, headings, tuple(lines), (_MEASURE,)))
-    return tables
+            yield Table(f"{protocol}: measures of {result.label(row)}", headings, lines, [_MEASURE])
 
 
-def _measure(name: str, trends: Sequence[Trend]) -> tuple[str, ...]:
+def _measure(name: str, trends: Sequence[Trend]) -> list[str]:
     falls = [fall for trend in trends for fall in trend.falls]
     resets = sum(trend.resets is True for trend in trends)
-    return (
+    return [
         name.replace("_", " "),
         str(len(trends)),
         _over_runs([trend.rise for trend in trends]),
         f"{sum(fall > 0 for fall in falls)} of {len(falls)}" if falls else "–",
         f"{resets} of {len(trends)}" if falls else "–",
         _over_runs([trend.agreement for trend in trends]),
-    )
+    ]
 
 
 def _over_runs(values: Sequence[float | None]) -> str:
@@ -252,15 +250,17 @@ def claims_table(claims: Sequence[JudgedClaim]) -> Table:
     headings = ("Claim", "Protocol", "Compared", "Paper", "Ours", "Runs", "Verdict")
     rows = []
     for judged in claims:
-        whole = f"{judged.claim.id}: {judged.claim.says}" if judged.claim.says else judged.claim.id
-        several = len(judged.lines) > 1
-        if several:
-            rows.append((whole, "", "", "", "", "", judged.verdict))
+        name = f"{judged.claim.id}: {judged.claim.says}" if judged.claim.says else judged.claim.id
+        if len(judged.lines) > 1:
+            rows.append([name, "", "", "", "", "", judged.verdict])
+            name = judged.claim.id
         for line in judged.lines:
+            ours, runs = "–", ""
+            if (found := line.judgement) is not None:
+                error = "" if found.standard_error is None else f" ± {found.standard_error:.2f}"
+                ours, runs = f"{found.mean:+.2f}{error}", str(found.count)
             paper = "–" if line.paper is None else f"{line.paper:+.2f}"
-            ours, runs = _ours(line.judgement)
-            name = judged.claim.id if several else whole
-            rows.append((name, line.protocol, line.compared, paper, ours, runs, line.verdict))
+            rows.append([name, line.protocol, line.compared, paper, ours, runs, line.verdict])
     notes = [
         "Ours and paper: left − right + slack. Ours is a mean over seeds ± its standard error; "
         "within noise: at most two standard errors from 0."
@@ -270,18 +270,16 @@ def claims_table(claims: Sequence[JudgedClaim]) -> Table:
             "A number beside 'not measured' is that of the runs that are there: others are "
             "missing, or their rows were not chosen."
         )
-    return Table("Claims", headings, tuple(rows), tuple(notes), 3)
+    return Table("Claims", headings, rows, notes, 3)
 
 
 def claims_csv(claims: Sequence[JudgedClaim]) -> str:
     """Return the claims with one line for each comparison, not rounded."""
-    import pandas as pd
-
-    lines = [
+    return _csv(
         {
-            "claim": spreadsheet(line.claim.id),
-            "protocol": spreadsheet(line.protocol),
-            "compared": spreadsheet(line.compared),
+            "claim": judged.claim.id,
+            "protocol": line.protocol,
+            "compared": line.compared,
             "paper": line.paper,
             "ours": line.judgement.mean if line.judgement else None,
             "standard_error": line.judgement.standard_error if line.judgement else None,
@@ -290,60 +288,4 @@ def claims_csv(claims: Sequence[JudgedClaim]) -> str:
         }
         for judged in claims
         for line in judged.lines
-    ]
-    return str(pd.DataFrame(lines).to_csv(index=False, lineterminator="\n"))
-
-
-def _ours(judgement: Judgement | None) -> tuple[str, str]:
-    if judgement is None:
-        return "–", ""
-    error, mean = judgement.standard_error, f"{judgement.mean:+.2f}"
-    return (mean if error is None else f"{mean} ± {error:.2f}"), str(judgement.count)
-
-
-_COMPARED = ("last", "average", "forgetting", "backward_transfer", "task_aware_last", "backbones")
-_COSTS = ("parameters", "megabytes", "seconds")
-
-
-def comparison_numbers(groups: Sequence[Group]) -> "pd.DataFrame":
-    """Return means, deviations and number of complete runs by experiment, method and variant."""
-    import pandas as pd
-
-    lines = []
-    for group in groups:
-        own = numbers_of(group.complete)
-        line: dict[str, object] = {
-            "experiment": spreadsheet(group.experiment),
-            "method": spreadsheet(group.method),
-            "variant": spreadsheet(group.variant),
-            "runs": len(own),
-        }
-        for key in (*_COMPARED, *_COSTS):
-            line |= {f"{key}_mean": own[key].mean(), f"{key}_std": own[key].std()}
-        lines.append(line)
-    return pd.DataFrame(lines)
-
-
-def comparison_table(groups: Sequence[Group]) -> Table:
-    """Return a line for each group of runs: mean and deviation over its complete runs.
-
-    Accuracies are the primary classifier's, at the end of the stream
-    (docs/protocols.md#metrics); task-aware ones (TA) have a column where a run has them.
-    """
-    numbers = comparison_numbers(groups)
-    keys = [key for key in (*_COMPARED, *_COSTS) if numbers[f"{key}_mean"].notna().any()]
-    lines = [
-        (
-            group.experiment,
-            group.label,
-            str(len(group.complete)),
-            *(
-                METRICS[k].shown(numbers.at[n, f"{k}_mean"], numbers.at[n, f"{k}_std"])
-                for k in keys
-            ),
-        )
-        for n, group in enumerate(groups)
-    ]
-    headings = ("Experiment", "Method", "Runs", *(METRICS[key].heading for key in keys))
-    notes = [note for group in groups for note in group.notes]
-    return Table("Comparison", headings, tuple(lines), tuple(dict.fromkeys(notes)), 2)
+    )

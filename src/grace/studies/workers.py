@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol, final
@@ -23,11 +25,9 @@ from grace.base.atomic import write_text
 from grace.base.files import inside, open_to_append
 from grace.base.lock import BUSY, holder
 from grace.base.machine import memory_bytes, usable_cores
-from grace.runs.record import num_tasks
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import dump_settings
-from grace.studies.cells import RunSpec
-from grace.studies.plan import Plan
+from grace.studies.plan import Plan, RunSpec
 
 _PAUSE = 1.0
 """Seconds between two looks at what other processes have made."""
@@ -40,7 +40,7 @@ class Job:
 
     Args:
         name: shown to people.
-        place: folder of its record.
+        place: folder of its record, as an absolute path.
         command: arguments of ``grace``, which goes on if the run had begun.
         log: file to which its output is appended.
         first_task: fingerprint of its first task, which runs share.
@@ -51,10 +51,6 @@ class Job:
     command: Sequence[str]
     log: Path
     first_task: str
-
-    def absolute(self) -> "Job":
-        """Return the job with absolute paths, for a process of another folder."""
-        return replace(self, place=self.place.absolute(), log=self.log.absolute())
 
 
 Worker = Callable[[Job, threading.Event], str | None]
@@ -79,7 +75,7 @@ class Watcher(Protocol):
 
 @final
 class Unwatched(Watcher):
-    """A watcher that ignores all events."""
+    """Ignores all events."""
 
 
 def carry_out(plan: Plan, out: Path, workers: Sequence[Worker], watcher: Watcher) -> None:
@@ -95,24 +91,20 @@ def carry_out(plan: Plan, out: Path, workers: Sequence[Worker], watcher: Watcher
     """
     if plan.is_over:
         return
+    out = out.absolute()  # So that no path is read as an option, and others find it.
     for folder in ("runs", "cells", "logs"):
         inside(out, folder).mkdir(parents=True, exist_ok=True)
     watcher.planned(len(plan.left) + len(plan.waiting), len(workers))
     queue = _Queue(plan, out, watcher)
-    threads = [threading.Thread(target=queue.work, args=(worker,)) for worker in workers[1:]]
-    try:
-        for thread in threads:
-            thread.start()
-        queue.work(workers[0])
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.2)  # So that Ctrl-C is noticed.
-    finally:
-        queue.stop()
-        for thread in threads:
-            thread.join()
-    if queue.error is not None:
-        raise queue.error
+    with ThreadPoolExecutor(len(workers)) as pool:
+        tasks = [pool.submit(queue.work, worker) for worker in workers]
+        try:
+            for task in tasks:
+                while not task.done():
+                    time.sleep(0.05)  # So that Ctrl-C is noticed.
+                task.result()
+        finally:
+            queue.stop()
 
 
 @final
@@ -120,8 +112,6 @@ class _Queue:
     """Hands out the runs of a plan to workers in threads."""
 
     def __init__(self, plan: Plan, out: Path, watcher: Watcher) -> None:
-        self.error: BaseException | None = None
-        """An error of a worker itself, not of a run."""
         self._plan, self._out, self._watcher = plan, out, watcher
         self._changed = threading.Condition()
         self._stopping = threading.Event()
@@ -140,9 +130,9 @@ class _Queue:
                 with self._changed:
                     self._ended(job, failure)
                     self._changed.notify_all()
-        except BaseException as error:
-            self.error = error
-            self.stop()
+        except BaseException:
+            self.stop()  # An error of the worker itself, not of a run.
+            raise
 
     def _take(self) -> Job | None:
         """Return the next run that may begin; ``None``: there will be none."""
@@ -159,8 +149,8 @@ class _Queue:
 
     def _look_elsewhere(self) -> set[str]:
         """Read what other processes have finished; return the runs that they are making."""
-        busy, places = set[str](), {run: self._place(run) for run in self._plan.left}
-        for place in set(places.values()):
+        busy = set[str]()
+        for place in {self._place(run) for run in self._plan.left}:
             if place.name not in self._running and (place / "run.json").exists():
                 if holder(place / "lock") is not None:
                     busy.add(place.name)
@@ -172,25 +162,29 @@ class _Queue:
     def _next(self, elsewhere: set[str]) -> Job | None:
         """Choose a free run; those of grids last, since others may spare them."""
         plan = self._plan
+        taken = elsewhere | self._running.keys()
+        free = [run for run in plan.left if self._place(run).name not in taken]
+        # Points of a grid that are far from each other come first, and at a time: those beside them
+        # may decide alike. Bits in reverse order say how often the way to a point was halved.
         streams = Counter(plan.stream(run) for run, _ in self._running.values())
+        order = {run: f"{place:016b}"[::-1] for place, run in enumerate(plan.runs)}
+        free.sort(
+            key=lambda run: (streams[plan.stream(run)], order[run]) if run.is_grid else (-1, "")
+        )
+        # Runs that begin alike wait for the first of them, whose network they share.
         beginning = {
-            job.first_task for _, job in self._running.values() if num_tasks(job.place) == 0
+            job.first_task
+            for _, job in self._running.values()
+            if not (job.place / "tasks.jsonl").exists()
         }
-        free = [run for run in plan.left if self._place(run).name not in elsewhere]
-        free = [run for run in free if self._place(run).name not in self._running]
-        grids = halved([run for run in free if run.is_grid])
-        ordered = sorted(grids, key=lambda run: streams[plan.stream(run)])
-        for run in [*(run for run in free if not run.is_grid), *ordered]:
-            # Runs that begin alike wait for the first of them, whose network they share.
-            if plan.identity(run)["first_task"] not in beginning or self._has_network(run):
+        for run in free:
+            first_task = plan.identity(run)["first_task"]
+            left = inside(self._out, "first-tasks", first_task).rglob("*.safetensors")
+            if first_task not in beginning or list(left):
                 job = self._job(run)
                 self._running[job.place.name] = (run, job)
                 return job
         return None
-
-    def _has_network(self, run: RunSpec) -> bool:
-        folder = self._out / "first-tasks" / self._plan.identity(run)["first_task"]
-        return any(folder.rglob("*.safetensors"))
 
     def _place(self, run: RunSpec) -> Path:
         return inside(self._out, "runs", self._plan.identity(run)["run"])
@@ -199,19 +193,20 @@ class _Queue:
         place, settings = self._place(run), with_threads(self._plan.left[run])
         file = inside(self._out, "cells", f"{place.name}.yaml")
         write_text(file, dump_settings(settings))
-        options = {"--out": place, "--first-tasks": inside(self._out, "first-tasks")}
-        # Absolute paths cannot be read as options.
-        given = [text for name, path in options.items() for text in (name, str(path.absolute()))]
-        flags = ("--resume", "--no-report", "--with-parent")
+        shared = inside(self._out, "first-tasks")
         return Job(
-            self._plan.names[run],
+            run.name,
             place,
-            ["run", str(file.absolute()), *given, *flags],
+            [
+                *("run", str(file), "--out", str(place), "--first-tasks", str(shared)),
+                *("--resume", "--no-report", "--with-parent"),
+            ],
             inside(self._out, "logs", f"{place.name}.txt"),
             self._plan.identity(run)["first_task"],
         )
 
     def _ended(self, job: Job, failure: str | None) -> None:
+        """Take note of the record of a run that has ended, or of why it failed."""
         plan, name = self._plan, job.place.name
         alike = [run for run in plan.left if self._place(run).name == name]
         del self._running[name]
@@ -222,26 +217,17 @@ class _Queue:
             return  # It was ended, and can be resumed.
         if failure is not None and BUSY in failure:
             return  # Another process was faster; if that has ended since, the run is free again.
-        if failed and holder(job.place / "lock") is None:
-            # A record with this fingerprint that is not found has other settings or versions.
-            is_made = job.place in plan.records.known
-            failure = "its record has other settings or versions" if is_made else failure
-            for run in failed:
-                plan.failures[run] = failure or why or "its record is not complete"
-            plan.update()
-        else:
+        if not failed or holder(job.place / "lock") is not None:
             failure = None
+        elif job.place in plan.records.known:
+            # A record with this fingerprint that is not found has other settings or versions.
+            failure = "its record has other settings or versions"
+        else:
+            failure = failure or why or "its record is not complete"
+        if failure is not None:
+            plan.failures |= dict.fromkeys(failed, failure)
+            plan.update()
         self._watcher.ended(job.name, failure, len(plan.left) + len(plan.waiting))
-
-
-def halved(runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Order runs so that the first ones are far from each other: the middle, then of each half."""
-    if not runs:
-        return []
-    middle = len(runs) // 2
-    before, after = halved(runs[:middle]), halved(runs[middle + 1 :])
-    between = [run for pair in zip(before, after, strict=False) for run in pair]
-    return [runs[middle], *between, *before[len(after) :], *after[len(before) :]]
 
 
 def workers_here(settings: ExperimentSettings, at_once: int | None = None) -> list[Worker]:
@@ -261,16 +247,14 @@ def workers_here(settings: ExperimentSettings, at_once: int | None = None) -> li
     if gpus:
         most.append(len(gpus) * runs_on_a_gpu(settings))
     count = at_once or max(1, min(most))
-    threads = {} if "OMP_NUM_THREADS" in os.environ or count == 1 else _threads(count)
+    threads = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))}
+    if "OMP_NUM_THREADS" in os.environ or count == 1:
+        threads = {}
     gpu = {} if len(gpus) < 2 else {n: {"CUDA_VISIBLE_DEVICES": g} for n, g in enumerate(gpus)}
     return [
         partial(run_here, environment={**threads, **gpu.get(n % max(1, len(gpus)), {})})
         for n in range(count)
     ]
-
-
-def _threads(count: int) -> Mapping[str, str]:
-    return {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))}
 
 
 def runs_on_a_gpu(settings: ExperimentSettings) -> int:
