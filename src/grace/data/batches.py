@@ -3,6 +3,7 @@
 Shapes: N images, B of them in a batch, C channels, H×W pixels, K draws per image.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grace.data.augmentation import Augmentation
-from grace.data.image_changes import NUM_CROP_DRAWS
+from grace.data.image_changes import NUM_CROP_DRAWS, on_device
 from grace.data.images import CroppableImages, LabelledImages, TensorImages
 
 _CPU = torch.device("cpu")
@@ -126,7 +127,7 @@ def augmented_batches(
     order = torch.arange(len(data))
     drawn = torch.rand(len(data), augmentation.num_draws, generator=augment_generator)
     sizes = batch_sizes(len(data), batch_size)
-    yield from _augmented(data, order, drawn, sizes, augmentation, device, channels_last)
+    return _augmented(data, order, drawn, sizes, augmentation, device, channels_last)
 
 
 def ordered_batches(
@@ -149,14 +150,14 @@ def ordered_batches(
     """
     order = torch.arange(len(data))
     places = _places(data, order)
-
-    def fetch(start: int, end: int) -> Tensor:
-        return data.images.gather(places[start:end])
-
-    def finish(pixels: Tensor, start: int, end: int) -> Tensor:
-        return transform(pixels)
-
-    yield from _batches(data, order, batch_sizes(len(data), batch_size), fetch, finish, device)
+    return _batches(
+        data,
+        order,
+        batch_sizes(len(data), batch_size),
+        lambda start, end: data.images.gather(places[start:end]),
+        lambda pixels, start, end: transform(pixels),
+        device,
+    )
 
 
 def batch_sizes(num_images: int, batch_size: int) -> list[int]:
@@ -217,7 +218,7 @@ def _augmented(
         return augmentation.apply(pixels, draws[start:end], channels_last)
 
     num_rows = [size * views for size in sizes]
-    yield from _batches(data, _repeated(order, views), num_rows, fetch, finish, device)
+    return _batches(data, _repeated(order, views), num_rows, fetch, finish, device)
 
 
 def _repeated(values: Tensor, views: int) -> Tensor:
@@ -233,21 +234,17 @@ def _batches(
     finish: Callable[[Tensor, int, int], Tensor],
     device: torch.device,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Compute an epoch piece by piece, and yield it batch by batch."""
+    """Compute an epoch piece by piece, a few batches at once, and yield it batch by batch."""
     labels = data.labels[order].to(device)
     in_memory = isinstance(data.images, TensorImages)
-    ends = list(accumulate(sizes))
     at_once = _batches_at_once(data, sizes[0]) if in_memory and sizes else 1
-    groups = [ends[first : first + at_once] for first in range(0, len(ends), at_once)]
-    starts = [0, *(group[-1] for group in groups[:-1])]
-    pieces = [(start, group[-1]) for start, group in zip(starts, groups, strict=False)]
-    fetched = _fetched(fetch, pieces) if in_memory else _prefetched(fetch, pieces)
-    for (start, end), group, pixels in zip(pieces, groups, fetched, strict=True):
-        images = finish(_moved(pixels, device), start, end)
-        first = start
-        for last in group:
-            yield images[first - start : last - start], labels[first:last]
-            first = last
+    groups = [sizes[first : first + at_once] for first in range(0, len(sizes), at_once)]
+    ends = list(accumulate(map(sum, groups)))
+    starts = [0, *ends[:-1]]
+    fetched = (map if in_memory else _prefetched)(fetch, starts, ends)
+    for start, end, group, pixels in zip(starts, ends, groups, fetched, strict=False):
+        images = finish(on_device(pixels, device), start, end)
+        yield from zip(images.split(group), labels[start:end].split(group), strict=True)
 
 
 def _batches_at_once(data: LabelledImages, batch_size: int, values: int = 400_000) -> int:
@@ -255,26 +252,19 @@ def _batches_at_once(data: LabelledImages, batch_size: int, values: int = 400_00
 
     ``values`` pixels in float32 still fit the cache of a CPU core (1.6 MB).
     """
-    channels, height, width = data.images.shape
-    return max(1, values // max(1, batch_size * channels * height * width))
-
-
-def _fetched(
-    fetch: Callable[[int, int], Tensor], pieces: list[tuple[int, int]]
-) -> Iterator[Tensor]:
-    return (fetch(start, end) for start, end in pieces)
+    return max(1, values // max(1, batch_size * math.prod(data.images.shape)))
 
 
 def _prefetched(
-    fetch: Callable[[int, int], Tensor], pieces: list[tuple[int, int]], ahead: int = 3
+    fetch: Callable[[int, int], Tensor], starts: Sequence[int], ends: Sequence[int]
 ) -> Iterator[Tensor]:
-    """Read up to ``ahead`` pieces in the background while the caller computes."""
+    """Read up to three pieces in the background while the caller computes."""
     with ThreadPoolExecutor(1) as pool:
         waiting: deque[Future[Tensor]] = deque()
         try:
-            for start, end in pieces:
+            for start, end in zip(starts, ends, strict=True):
                 waiting.append(pool.submit(fetch, start, end))
-                if len(waiting) > ahead:
+                if len(waiting) > 3:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
@@ -288,10 +278,3 @@ def _places(data: LabelledImages, order: Tensor) -> Tensor:
     """Move the order to the pixels' device once, not piece by piece."""
     images = data.images
     return order.to(images.pixels.device) if isinstance(images, TensorImages) else order
-
-
-def _moved(pixels: Tensor, device: torch.device) -> Tensor:
-    """Move pixels to the device, through pinned memory to a GPU, so that the copy overlaps."""
-    if device.type == "cuda" and pixels.device.type == "cpu":
-        return pixels.pin_memory().to(device, non_blocking=True)
-    return pixels.to(device)
