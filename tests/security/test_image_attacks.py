@@ -21,7 +21,7 @@ from grace.base.errors import GraceError
 from grace.data import decoders
 from grace.data.decoders import look_at_all, read_pixels
 from grace.data.decoding import MAX_PIXELS, Reading, decode, naming
-from grace.data.folder_tree import class_name, files_below, scan, twins
+from grace.data.folder_tree import class_name, images_below, scan, twins
 from grace.data.folders import load_update
 from grace.data.sources import load_dataset
 from grace.settings.experiment import DataSettings
@@ -282,8 +282,8 @@ def test_folders_of_any_depth(tmp_path: Path) -> None:
             os.chdir("d")
         Path("b.png").write_bytes(b"")
         os.chdir(start)
-        found = files_below(tmp_path / "ant")
-        assert len(found.images) == 2
+        found = images_below(tmp_path / "ant", [])
+        assert len(found) == 2
         assert scan(tmp_path).class_names == ["ant"]
     finally:
         os.chdir(start)

@@ -80,11 +80,9 @@ def _parts(tree: FolderTree) -> Iterator[Finding]:
     )
     what = "folders that could be a class or a part of the images"
     yield from _found("error", what, unclear, remedy)
-    closed = [_shown(path, tree.root) for path in tree.closed]
-    yield from _found("error", "folders that cannot be listed", closed, "allow them to be read")
     filled = {folder.is_test for folder in tree.folders}
     for part, is_test in ((tree.train, False), (tree.test, True)):
-        if part and is_test not in filled and not unclear and part not in tree.closed:
+        if part and is_test not in filled and not unclear:
             what = "no class folders"
             what += "" if part == tree.root else f" in {_shown(part, tree.root)}"
             remedy = "put the images of each class into a folder of its name"
@@ -119,7 +117,7 @@ def _class_names(tree: FolderTree, reading: Reading) -> Iterator[Finding]:
 
 
 def _files(tree: FolderTree) -> Iterator[Finding]:
-    empty = [_shown(folder.path, tree.root) for folder in tree.folders if not folder.found.images]
+    empty = [_shown(folder.path, tree.root) for folder in tree.folders if not folder.images]
     remedy = "add images (JPEG, PNG, WebP, BMP or TIFF), or remove the folders"
     yield from _found("error", "class folders without images", empty, remedy)
     odd = [f"{_shown(path, tree.root)} ({why})" for path, why in tree.ignored if why != NO_IMAGE]

@@ -5,7 +5,7 @@ import re
 import stat
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
@@ -21,16 +21,8 @@ _FILMS = (".avif", ".heic", ".heif", ".hif")
 _PARTS = ("test", "val", "validation")
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class FoundFiles:
-    """The files below a folder; a file is an image by its extension."""
-
-    images: list[Path] = field(default_factory=list)
-    ignored: list[tuple[Path, str]] = field(default_factory=list)
-    """Files and folders that are not used, and why. Links to folders may form a circle."""
-    closed: list[Path] = field(default_factory=list)
-    """Folders that cannot be listed."""
+Ignored = list[tuple[Path, str]]
+"""Files and folders that are not used, and why."""
 
 
 @final
@@ -44,7 +36,7 @@ class ClassFolder:
     refusal: GraceError | None
     """Why the name is refused; ``None``: it is allowed."""
     is_test: bool
-    found: FoundFiles
+    images: Sequence[Path]
 
 
 @final
@@ -69,12 +61,9 @@ class FolderTree:
     """The folder of the test classes; ``None``: there is one part."""
     folders: Sequence[ClassFolder]
     """Training classes and then test classes, each sorted by name."""
-    ignored: Sequence[tuple[Path, str]]
-    """Files and folders that are not used, and why."""
+    ignored: Ignored
     unclear: Sequence[Path]
     """Folders that could be either a class or a part."""
-    closed: Sequence[Path]
-    """Folders that cannot be listed."""
 
     @property
     def names(self) -> list[str]:
@@ -92,7 +81,7 @@ class FolderTree:
             ImageFile(folder.name, path, is_test)
             for folder in self.folders
             if folder.is_test == is_test
-            for path in folder.found.images
+            for path in folder.images
         )
 
 
@@ -111,27 +100,27 @@ def scan(root: Path) -> FolderTree:
         raise not_there(printable(str(root)))
     if not root.is_dir():
         raise GraceError(f"'{printable(str(root))}' is not a folder", "give the folder of images")
-    closed: list[Path] = []
     train, test = split_folders(root)
     is_split = train != root
-    unclear = [] if is_split else [path for path in _folders(root, closed) if _could_be_part(path)]
+    # It would mix many classes.
+    unclear = [
+        path
+        for path in ([] if is_split else _folders(root))
+        if path.name.casefold() in ("train", *_PARTS) and _folders(path)
+    ]
     parts = [(train, False)] if not unclear else []
     parts += [(test, True)] if test is not None else []
-    folders = [
-        _class_folder(path, is_test) for part, is_test in parts for path in _folders(part, closed)
-    ]
     beside = [part for part in (root, test) if part is not None and is_split] or [root]
     ignored = [
         (path, "an image outside the class folders") for part in beside for path in _loose(part)
     ]
-    ignored += [
-        (path, "a folder beside train")
-        for path in (_folders(root, closed) if is_split else ())
-        if not any(path.samefile(part) for part, _ in parts)
+    if is_split:
+        used = [part for part, _ in parts]
+        others = [path for path in _folders(root) if not any(map(path.samefile, used))]
+        ignored += [(path, "a folder beside train") for path in others]
+    folders = [
+        _class_folder(path, is_test, ignored) for part, is_test in parts for path in _folders(part)
     ]
-    for folder in folders:
-        ignored += folder.found.ignored
-        closed += folder.found.closed
     return FolderTree(
         root=root,
         train=train,
@@ -139,74 +128,53 @@ def scan(root: Path) -> FolderTree:
         folders=sorted(folders, key=lambda folder: (folder.is_test, folder.name)),
         ignored=ignored,
         unclear=unclear,
-        closed=list(dict.fromkeys(closed)),
     )
-
-
-def files_below(folder: Path) -> FoundFiles:
-    """Find the files below a folder except hidden ones; within a folder, sorted by name.
-
-    A link to a file counts as a file. The folder itself may be a link; links to folders below it
-    are not followed.
-    """
-    found = FoundFiles()
-    waiting = [folder]
-    while waiting:  # os.walk calls itself for each level, and some are deeper than Python allows.
-        parent = waiting.pop()
-        inner: list[Path] = []
-        try:
-            with os.scandir(parent) as entries:
-                kinds = {e.name: _leads_to_folder(e) for e in entries if e.name[:1] != "."}
-        except OSError:
-            found.closed.append(parent)
-            continue
-        for name in sorted(kinds):
-            path = parent / name
-            if kinds[name]:
-                if _mode(path, follow_symlinks=False) == stat.S_IFLNK:
-                    found.ignored.append((path, "a link to a folder"))
-                else:
-                    inner.append(path)
-            elif _is_image(path) and _mode(path) in (0, stat.S_IFREG):
-                found.images.append(path)  # Reading a link to nothing says what is wrong.
-            elif path.suffix.lower() in _FILMS:
-                found.ignored.append((path, "AVIF or HEIC: convert it to PNG or JPEG"))
-            else:
-                found.ignored.append((path, NO_IMAGE))
-        waiting += reversed(inner)
-    return found
-
-
-def _leads_to_folder(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # For example a link to itself.
-        return False
 
 
 def split_folders(root: Path) -> tuple[Path, Path | None]:
     """Return the folders of the training and the test classes; ``None``: no test part."""
     train = root / "train"
-    tests = [root / name for name in _PARTS if _is_folder(root / name)]
     # A folder "train" with images directly in it is a class (pictures of trains).
     if not _is_folder(train) or _loose(train):
         return root, None
-    return train, tests[0] if tests else None
+    return train, next((root / name for name in _PARTS if _is_folder(root / name)), None)
 
 
-def _could_be_part(path: Path) -> bool:
-    """Return True for a class folder that looks like a part: it would mix many classes."""
-    return path.name.casefold() in ("train", *_PARTS) and bool(_folders(path, []))
-
-
-def _class_folder(path: Path, is_test: bool) -> ClassFolder:
+def _class_folder(path: Path, is_test: bool, ignored: Ignored) -> ClassFolder:
     name, refusal = printable(path.name), None
     try:
         name = class_name(path.name)
     except GraceError as error:
         refusal = error
-    found = files_below(path)
-    return ClassFolder(path=path, name=name, refusal=refusal, is_test=is_test, found=found)
+    images = images_below(path, ignored)
+    return ClassFolder(path=path, name=name, refusal=refusal, is_test=is_test, images=images)
+
+
+def images_below(folder: Path, ignored: Ignored) -> list[Path]:
+    """Find the image files below a folder except hidden ones; within a folder, sorted by name.
+
+    A file is an image by its extension; others join ``ignored``. A link to a file counts as a file.
+    The folder itself may be a link; links to folders below it are not followed: they may form a
+    circle.
+    """
+    images: list[Path] = []
+    waiting = [folder]
+    while waiting:  # os.walk calls itself for each level, and some are deeper than Python allows.
+        inner: list[Path] = []
+        for path in _listed(waiting.pop(), ignored):
+            mode = _mode(path)
+            if mode == stat.S_IFDIR and path.is_symlink():
+                ignored.append((path, "a link to a folder"))
+            elif mode == stat.S_IFDIR:
+                inner.append(path)
+            elif _is_image(path) and mode in (0, stat.S_IFREG):
+                images.append(path)  # Reading a link to nothing says what is wrong.
+            elif path.suffix.lower() in _FILMS:
+                ignored.append((path, "AVIF or HEIC: convert it to PNG or JPEG"))
+            else:
+                ignored.append((path, NO_IMAGE))
+        waiting += reversed(inner)
+    return images
 
 
 def _loose(part: Path) -> list[Path]:
@@ -214,21 +182,20 @@ def _loose(part: Path) -> list[Path]:
     return [path for path in _listed(part, []) if _is_image(path) and not _is_folder(path)]
 
 
-def _folders(folder: Path, closed: list[Path]) -> list[Path]:
-    return [path for path in _listed(folder, closed) if _is_folder(path)]
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in _listed(folder, []) if _is_folder(path)]
 
 
-def _listed(folder: Path, closed: list[Path]) -> list[Path]:
-    """Return the entries of a folder, sorted; a folder that cannot be listed joins ``closed``."""
+def _listed(folder: Path, ignored: Ignored) -> list[Path]:
+    """Return the entries of a folder, sorted; a folder that cannot be listed is ignored."""
     try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        return sorted(path for path in folder.iterdir() if path.name[0] != ".")
     except OSError:
-        closed.append(folder)
+        ignored.append((folder, "a folder that cannot be listed"))
         return []
 
 
 def _is_image(path: Path) -> bool:
-    """Return True if a file has the extension of an image."""
     return path.suffix.lower() in EXTENSIONS
 
 
@@ -236,10 +203,10 @@ def _is_folder(path: Path) -> bool:
     return _mode(path) == stat.S_IFDIR
 
 
-def _mode(path: Path, *, follow_symlinks: bool = True) -> int:
+def _mode(path: Path) -> int:
     """Return the kind of a file; 0 if it cannot be read, such as for a path that is too long."""
     try:
-        return stat.S_IFMT(path.stat(follow_symlinks=follow_symlinks).st_mode)
+        return stat.S_IFMT(path.stat().st_mode)
     except OSError:
         return 0
 
@@ -309,16 +276,16 @@ def given_files(names: Sequence[Path]) -> tuple[Sequence[Path], Sequence[str]]:
         if not name.is_dir():
             paths.append(name)
             continue
-        found = files_below(name)
-        if not found.images:
+        ignored: Ignored = []
+        images = images_below(name, ignored)
+        if not images:
             known = ", ".join(extension[1:] for extension in EXTENSIONS)
-            only = next((f", only '{path}' ({why})" for path, why in found.ignored), "")
+            only = next((f", only '{path}' ({why})" for path, why in ignored), "")
             raise GraceError(f"'{name}' holds no images ({known}){only}")
-        notes += [f"folder '{path}' cannot be listed and was left out" for path in found.closed]
-        for reason in dict.fromkeys(why for _, why in found.ignored if why != NO_IMAGE):
-            left_out = [path for path, why in found.ignored if why == reason]
+        for reason in dict.fromkeys(why for _, why in ignored if why != NO_IMAGE):
+            left_out = [path for path, why in ignored if why == reason]
             notes.append(f"{len(left_out)} left out ({reason}), such as '{left_out[0]}'")
-        paths += found.images
+        paths += images
     return paths, notes
 
 
