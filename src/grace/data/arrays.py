@@ -2,9 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import distribution
-from typing import Literal, final
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 from grace.base.errors import GraceError
 from grace.base.randomness import generator
 from grace.base.words import did_you_mean
-from grace.data.images import Dataset, LabelledImages, TensorImages, pixel_keys
+from grace.data.images import Dataset, LabelledImages, TensorImages, image_keys
 from grace.settings.experiment import DataSettings
 
 
@@ -102,17 +101,6 @@ def held_out(
     return [position for position in range(len(labels)) if position not in tested], sorted(test)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class RawDataset:
-    """A whole data set: pixels (N, C, H, W) uint8 and labels (N,) int64 of both splits."""
-
-    name: str
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
-    class_names: Sequence[str]
-
-
 def load_digits(settings: DataSettings) -> Dataset:
     """Load scikit-learn's digits: 1,797 grey images of 8×8 pixels; nothing is downloaded.
 
@@ -126,36 +114,30 @@ def load_digits(settings: DataSettings) -> Dataset:
     pixels = (rows[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16)).round().to(torch.uint8)
     names = list("0123456789")
     train, test = held_out(labels.tolist(), names, settings.test_fraction, settings.split_seed)
-    raw = RawDataset(
+    levels = pixels[train].double() / 255
+    digits = Dataset(
         name="digits",
-        train=(pixels[train], labels[train]),
-        test=(pixels[test], labels[test]),
+        train=LabelledImages(TensorImages(pixels[train]), labels[train]),
+        test=LabelledImages(TensorImages(pixels[test]), labels[test]),
         class_names=names,
+        mean=(float(levels.mean()),),
+        std=(float(levels.std(correction=0)),),
     )
-    levels = raw.train[0].double() / 255
-    return finish(raw, settings, (float(levels.mean()),), (float(levels.std(correction=0)),))
+    return finish(digits, settings)
 
 
-def finish(
-    raw: RawDataset, settings: DataSettings, mean: tuple[float, ...], std: tuple[float, ...]
-) -> Dataset:
-    """Make a dataset of the classes, images and sizes that the settings choose.
+def finish(source: Dataset, settings: DataSettings) -> Dataset:
+    """Choose classes, images, size and channels of a whole data set in memory by the settings.
 
     Test images that are also training images are counted in the notes, and left out of the
     training images with ``skip_duplicates``.
-
-    Args:
-        raw: the whole source.
-        settings: classes, limits, size, channels, duplicates.
-        mean: normalisation mean per channel of the source.
-        std: normalisation standard deviation per channel of the source.
     """
-    chosen = chosen_classes(raw.class_names, settings)
-    channels = settings.channels or raw.train[0].shape[1]
-    train = _prepared(raw.train, chosen, settings.max_train_per_class, settings)
-    test = _prepared(raw.test, chosen, settings.max_test_per_class, settings)
+    chosen = chosen_classes(source.class_names, settings)
+    channels = settings.channels or source.train.images.shape[0]
+    train = _prepared(source.train, chosen, settings.max_train_per_class, channels, settings)
+    test = _prepared(source.test, chosen, settings.max_test_per_class, channels, settings)
     notes = []
-    keys, test_keys = pixel_keys(train[0]), pixel_keys(test[0])
+    keys, test_keys = image_keys(train.images), image_keys(test.images)
     known, tested = set(keys), set(test_keys)
     num_tested = sum(key in known for key in test_keys)
     if num_tested:
@@ -163,16 +145,35 @@ def finish(
     if num_tested and settings.skip_duplicates:
         notes[0] += "; the training copies were dropped"
         kept = [place for place, key in enumerate(keys) if key not in tested]
-        train = train[0][kept], train[1][kept]
+        train = train.subset(torch.tensor(kept, dtype=torch.int64))
     return Dataset(
-        name=raw.name,
-        train=LabelledImages(TensorImages(train[0]), train[1]),
-        test=LabelledImages(TensorImages(test[0]), test[1]),
-        class_names=[raw.class_names[label] for label in chosen],
-        mean=for_channels(mean, channels),
-        std=for_channels(std, channels),
+        name=source.name,
+        train=train,
+        test=test,
+        class_names=[source.class_names[label] for label in chosen],
+        mean=for_channels(source.mean, channels),
+        std=for_channels(source.std, channels),
         notes=notes,
     )
+
+
+def _prepared(
+    data: LabelledImages,
+    chosen: Sequence[int],
+    limit: int | None,
+    channels: int,
+    settings: DataSettings,
+) -> LabelledImages:
+    """Choose classes (relabelled by their place among them) and images, then size and channels."""
+    relabel = torch.full((int(data.labels.max()) + 1,), -1)
+    relabel[chosen] = torch.arange(len(chosen))
+    labels = relabel[data.labels]
+    places = (labels >= 0).nonzero().flatten()
+    places = places[first_of_each(labels[places].tolist(), limit)]
+    pixels = to_channels(data.images.gather(places), channels)
+    if settings.image_size is not None:
+        pixels = resized(pixels, settings.image_size)
+    return LabelledImages(TensorImages(pixels), labels[places])
 
 
 def imagenet_constants(channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -199,7 +200,7 @@ def for_channels(constants: tuple[float, ...], channels: int) -> tuple[float, ..
     return (0.299 * constants[0] + 0.587 * constants[1] + 0.114 * constants[2],)
 
 
-def to_channels(pixels: Tensor, channels: Literal[1, 3]) -> Tensor:
+def to_channels(pixels: Tensor, channels: int) -> Tensor:
     """Convert (N, C, H, W) uint8 between grey and colour; luma is rounded as PIL does."""
     if pixels.shape[1] == channels:
         return pixels
@@ -209,40 +210,10 @@ def to_channels(pixels: Tensor, channels: Literal[1, 3]) -> Tensor:
     return ((pixels.int() * weights).sum(1, keepdim=True).add_(1 << 15) >> 16).to(torch.uint8)
 
 
-def resized(pixels: Tensor, size: int, at_once: int = 4096) -> Tensor:
-    """Resize square images to side ``size``, bilinear with antialiasing.
-
-    Args:
-        pixels: (N, C, H, H) uint8.
-        size: side of the result in pixels.
-        at_once: images resized together. More: faster, more memory.
-
-    Returns:
-        (N, C, size, size) uint8.
-    """
+def resized(pixels: Tensor, size: int) -> Tensor:
+    """Resize square images (N, C, H, H) uint8 to side ``size``, bilinear with antialiasing."""
     if pixels.shape[2:] == (size, size):
         return pixels
-    out = torch.empty((*pixels.shape[:2], size, size), dtype=torch.uint8)
-    for start in range(0, len(pixels), at_once):
-        piece = pixels[start : start + at_once].float()
-        levels = F.interpolate(piece, (size, size), mode="bilinear", antialias=True)
-        out[start : start + at_once] = levels.round_().clamp_(0, 255)
-    return out
-
-
-def _prepared(
-    split: tuple[Tensor, Tensor], chosen: Sequence[int], limit: int | None, settings: DataSettings
-) -> tuple[Tensor, Tensor]:
-    """Choose classes (relabelled by their place among them) and images, then size and channels."""
-    pixels, labels = split
-    relabel = torch.full((int(labels.max()) + 1,), -1)
-    relabel[chosen] = torch.arange(len(chosen))
-    labels = relabel[labels]
-    places = (labels >= 0).nonzero().flatten()
-    places = places[first_of_each(labels[places].tolist(), limit)]
-    pixels = pixels[places]
-    if settings.channels is not None:
-        pixels = to_channels(pixels, settings.channels)
-    if settings.image_size is not None:
-        pixels = resized(pixels, settings.image_size)
-    return pixels.contiguous(), labels[places]
+    resize = partial(F.interpolate, size=(size, size), mode="bilinear", antialias=True)
+    parts = pixels.split(4096)  # As floats, all at once would take much memory.
+    return torch.cat([resize(part.float()).round_().clamp_(0, 255).byte() for part in parts])

@@ -14,11 +14,10 @@ from typing import final
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from grace.base.errors import GraceError
-from grace.data.arrays import RawDataset, finish
-from grace.data.images import Dataset
+from grace.data.arrays import finish
+from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.settings.experiment import DataSettings
 
 _MAX_BYTES = 300_000_000
@@ -96,18 +95,20 @@ def _load(settings: DataSettings, archive: _Archive) -> Dataset:
     names = [line.strip() for line in lines if line.strip()]
     if len(names) != archive.num_classes:
         raise GraceError(f"'{path}' does not name {archive.num_classes} classes", _ANEW)
-    raw = RawDataset(
+    whole = Dataset(
         name=f"cifar{archive.num_classes}",
         train=_read([folder / name for name in archive.train], archive),
         test=_read([folder / archive.test], archive),
         class_names=names,
+        # docs/protocols.md#augmentation: one pair of constants, CIFAR-100's, for both sets.
+        mean=(0.5071, 0.4867, 0.4408),
+        std=(0.2675, 0.2565, 0.2761),
     )
-    # docs/protocols.md#augmentation: one pair of constants, CIFAR-100's, for both sets.
-    return finish(raw, settings, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
+    return finish(whole, settings)
 
 
-def _read(paths: Sequence[Path], archive: _Archive) -> tuple[Tensor, Tensor]:
-    """Read pixels (N, 3, 32, 32) uint8 and labels (N,) int64 from files, in their order."""
+def _read(paths: Sequence[Path], archive: _Archive) -> LabelledImages:
+    """Read images of 3×32×32 pixels from files, in their order."""
     length = archive.num_labels + 3 * 32 * 32
     parts = []
     for path in paths:
@@ -121,7 +122,8 @@ def _read(paths: Sequence[Path], archive: _Archive) -> tuple[Tensor, Tensor]:
             raise GraceError(f"'{path}' has labels outside 0..{archive.num_classes - 1}", _ANEW)
     records = torch.from_numpy(np.concatenate(parts))
     pixels = records[:, archive.num_labels :].contiguous().view(-1, 3, 32, 32)
-    return pixels, records[:, archive.num_labels - 1].long()
+    labels = records[:, archive.num_labels - 1].long()
+    return LabelledImages(TensorImages(pixels), labels)
 
 
 def _fetch(root: Path, archive: _Archive) -> None:
