@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
     "base": (665, 11),
     "settings": (1128, 10),
-    "data": (2480, 16),
+    "data": (2402, 16),
     "engine": (1870, 21),
     "runs": (948, 8),
     "learner": (3911, 25),

@@ -70,15 +70,6 @@ class FileImages(CroppableImages):
         return replace(self, paths=[self.paths[index] for index in indices.tolist()])
 
     @override
-    def to(self, device: torch.device) -> "FileImages":
-        return self
-
-    @property
-    @override
-    def num_bytes(self) -> int:
-        return len(self) * self.reading.channels * self.size[0] * self.size[1]
-
-    @override
     def digest(self) -> bytes:
         """Return the SHA-256 of shape and file contents; nothing is decoded."""
         key = (len(self), self.shape, self.reading.shorter, self.reading.fit)

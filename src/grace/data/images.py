@@ -4,10 +4,10 @@ Shapes: N images, B of them in a batch, C channels, H×W pixels, K columns of dr
 """
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import final
 
 import torch
@@ -38,14 +38,14 @@ class Images(ABC):
     def subset(self, indices: Tensor) -> "Images":
         """Return the images at ``indices`` (M,), in that order, as a new collection."""
 
-    @abstractmethod
     def to(self, device: torch.device) -> "Images":
         """Return the same images with pixels in memory on ``device``; files are not loaded."""
+        return self
 
     @property
-    @abstractmethod
     def num_bytes(self) -> int:
         """Bytes of the images as they are stored; of raw pixels N·C·H·W."""
+        return len(self) * math.prod(self.shape)
 
     def digest(self) -> bytes:
         """Return the SHA-256 of shape and pixels: equal for equal images."""
@@ -164,23 +164,33 @@ class Dataset:
 
 @final
 class JoinedImages(CroppableImages):
-    """Several collections of one image shape, one after another; some may be files.
+    """Images of several collections of one image shape; some may be files.
+
+    They stay on the CPU, through which files are read: exemplars on a GPU would be copied back for
+    every batch.
 
     Args:
-        parts: non-empty collections, in order.
+        parts: non-empty collections.
+        owners: (N,) number of the part of each image; ``None``: all images, part by part.
+        rows: (N,) its place in the part.
     """
 
-    def __init__(self, parts: Sequence[Images]) -> None:
+    def __init__(
+        self, parts: Sequence[Images], owners: Tensor | None = None, rows: Tensor | None = None
+    ) -> None:
         assert parts
         assert len({part.shape for part in parts}) == 1
-        self._parts = tuple(parts)
+        self._parts = parts
         lengths = torch.tensor([len(part) for part in parts])
-        self._ends = lengths.cumsum(0)
-        self._starts = self._ends - lengths
+        if owners is None or rows is None:
+            owners = torch.arange(len(parts)).repeat_interleave(lengths)
+            rows = torch.cat([torch.arange(len(part)) for part in parts])
+        self._owners = owners
+        self._rows = rows
 
     @override
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return len(self._owners)
 
     @property
     @override
@@ -204,39 +214,18 @@ class JoinedImages(CroppableImages):
 
     @override
     def subset(self, indices: Tensor) -> "Images":
-        owners = self._owners(indices)
-        runs = [0, *(owners.diff().nonzero().flatten() + 1).tolist(), len(indices)]
-        parts: list[Images] = []
-        for start, end in pairwise(runs):
-            if start < end:
-                number = int(owners[start])
-                own = indices[start:end] - self._starts[number]
-                parts.append(self._parts[number].subset(own))
-        return join(parts) if parts else self._parts[0].subset(indices)
-
-    @override
-    def to(self, device: torch.device) -> "JoinedImages":
-        # Files are read through the CPU: exemplars on a GPU would be copied back for every batch.
-        return self
-
-    @property
-    @override
-    def num_bytes(self) -> int:
-        return sum(part.num_bytes for part in self._parts)
-
-    def _owners(self, indices: Tensor) -> Tensor:
-        """Return the part (B,) that each index belongs to."""
-        return torch.searchsorted(self._ends, indices, right=True)
+        owners, rows = self._owners[indices], self._rows[indices]
+        if len(owners.unique()) > 1:
+            return JoinedImages(self._parts, owners, rows)
+        return self._parts[int(owners[0]) if len(owners) else 0].subset(rows)
 
     def _collect(self, indices: Tensor, take: Callable[[Images, Tensor, Tensor], Tensor]) -> Tensor:
         """Fill a batch with ``take(part, indices in the part, places in the batch)``."""
-        indices = indices.cpu()
-        owners = self._owners(indices)
-        out = torch.empty((len(indices), *self.shape), dtype=torch.uint8)
-        for number, part in enumerate(self._parts):
+        owners, rows = self._owners[indices.cpu()], self._rows[indices.cpu()]
+        out = torch.empty((len(owners), *self.shape), dtype=torch.uint8)
+        for number in owners.unique().tolist():
             places = (owners == number).nonzero().flatten()
-            if len(places):
-                out[places] = take(part, indices[places] - self._starts[number], places).cpu()
+            out[places] = take(self._parts[number], rows[places], places).cpu()
         return out
 
 

@@ -10,6 +10,7 @@ import io
 import math
 import sys
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -232,15 +233,6 @@ class AsStored(Images):
     def subset(self, indices: Tensor) -> "AsStored":
         return AsStored(self.images.subset(indices), self.quality)
 
-    @override
-    def to(self, device: torch.device) -> "AsStored":
-        return self
-
-    @property
-    @override
-    def num_bytes(self) -> int:
-        return self.images.num_bytes
-
 
 def most_bytes(settings: MemorySettings, shape: tuple[int, int, int]) -> int:
     """Return the most bytes that the only exemplar (C, H, W) of a class takes."""
@@ -366,16 +358,10 @@ class ExemplarMemory:
             return wanted
         if self._encodes:
             return min(wanted, self.room.left(weight_bytes) // (num_classes * FEWEST_BYTES))
-        counts = () if coming is None else self._counts_with(coming)
-        return min(wanted, self.room.quota(num_classes, weight_bytes, counts))
-
-    def _counts_with(self, coming: Tensor) -> list[int]:
-        """Return the number of stored and coming images of each class that has any."""
-        stored = torch.tensor(self.classes, dtype=torch.int64).repeat_interleave(
-            torch.tensor([len(self._images[index]) for index in self.classes], dtype=torch.int64)
-        )
-        counts = torch.bincount(torch.cat([stored, coming.cpu()]))
-        return [count for count in counts.tolist() if count]
+        counts = Counter({index: len(images) for index, images in self._images.items()})
+        counts.update(() if coming is None else coming.tolist())
+        known = () if coming is None else counts.values()
+        return min(wanted, self.room.quota(num_classes, weight_bytes, [n for n in known if n]))
 
     def as_stored(self, data: LabelledImages) -> LabelledImages:
         """Return images as they would be as exemplars: equal, unless storing loses detail."""
