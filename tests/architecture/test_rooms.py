@@ -138,7 +138,7 @@ def test_starts_without_torch() -> None:
         "import grace.cli",
         "import grace.runs.record, grace.studies.report, grace.studies.table",
         "from grace.studies import claims, figures, measures, paper, pareto, plan, study",
-        "import grace.base.lock, grace.base.objects, grace.base.strict_json",
+        "import grace.base.lock, grace.base.atomic, grace.base.strict_json",
         "import grace.learner.prediction, grace.learner.exported",
         "from grace.settings.load import load_experiment; load_experiment('digits')",
         "grace.load_experiment, grace.GraceError, grace.RunRecord, grace.run, grace.StudyResult",

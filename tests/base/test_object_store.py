@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from grace.base.atomic import ObjectStore, Ref
 from grace.base.errors import DamagedError
-from grace.base.objects import ObjectStore, Ref
 
 # The examples of FIPS 180-4.
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -174,7 +174,7 @@ def test_names_of_other_things_are_no_objects(store: ObjectStore, folder: Path) 
 def test_a_killed_put_leaves_no_object(store: ObjectStore, folder: Path) -> None:
     script = (
         "import os, signal, sys\nfrom pathlib import Path\n"
-        "from grace.base.objects import ObjectStore\n"
+        "from grace.base.atomic import ObjectStore\n"
         "os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "ObjectStore(Path(sys.argv[1])).put(b'abc')\n"
     )

@@ -87,7 +87,7 @@ def test_at_whatever_write_the_disk_is_full_the_update_goes_on_later(
         write(path, data)
 
     monkeypatch.setattr(atomic, "write_bytes", full_once)
-    monkeypatch.setattr("grace.base.objects.write_bytes", full_once)
+    monkeypatch.setattr("grace.base.atomic.write_bytes", full_once)
     failed = 0
     for number in range(1, 100):
         copy = tmp_path / f"copy{number}"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from grace.base import lock
+from grace.base.atomic import ObjectStore
 from grace.base.errors import BusyError, GraceError
 from grace.base.lock import exclusive
-from grace.base.objects import ObjectStore
 from grace.learner.call import remove_empty
 from grace.learner.document import Creation
 from grace.learner.inventory import facts

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from grace.base.errors import DamagedError, GraceError, first_problem
 from grace.base.files import read_small
+from grace.base.words import quoted
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
@@ -130,29 +131,25 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise GraceError(f"the key {_shortened(twice)} stands twice in one object")
+        raise GraceError(f"the key {quoted(twice)} stands twice in one object")
     return found
 
 
 def _integer(text: str) -> int:
     if len(text.removeprefix("-")) > MAX_DIGITS:
-        raise GraceError(f"the integer {_shortened(text)} has more than {MAX_DIGITS} digits")
+        raise GraceError(f"the integer {quoted(text)} has more than {MAX_DIGITS} digits")
     return int(text)
 
 
 def _float(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise GraceError(f"the number {_shortened(text)} is too large")
+        raise GraceError(f"the number {quoted(text)} is too large")
     return value
 
 
 def _constant(text: str) -> float:
     raise GraceError(f"{text} is no number")
-
-
-def _shortened(text: str) -> str:
-    return ascii(text if len(text) <= 40 else f"{text[:40]}…")
 
 
 _DECODER = json.JSONDecoder(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grace.base.errors import DamagedError, GraceError
 from grace.base.strict_json import checked, dump, parse
-from grace.base.words import in_one_line
+from grace.base.words import in_one_line, quoted
 
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_DIMENSIONS = 8
@@ -117,7 +117,7 @@ def decode(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     for name, tensor in tensors.items():
         # Some operations of torch treat another byte as true, others as false.
         if tensor.dtype == torch.bool and tensor.view(torch.uint8).gt(1).any():
-            raise _damaged(what, f"tensor {_short(name)} has booleans other than 0 and 1")
+            raise _damaged(what, f"tensor {quoted(name)} has booleans other than 0 and 1")
     return tensors, metadata
 
 
@@ -151,10 +151,10 @@ def outline(
         item = _TYPES[entry.dtype].itemsize
         # torch computes strides in 64 bits even where another dimension is zero.
         if math.prod(max(count, 1) for count in entry.shape) * item >= 2**63:
-            raise _damaged(what, f"tensor {_short(name)} has an impossible shape")
+            raise _damaged(what, f"tensor {quoted(name)} has an impossible shape")
         end = place + math.prod(entry.shape) * item
         if entry.data_offsets != [place, end]:
-            raise _damaged(what, f"tensor {_short(name)} should lie in the bytes {place} to {end}")
+            raise _damaged(what, f"tensor {quoted(name)} should lie in the bytes {place} to {end}")
         found[name] = torch.empty(entry.shape, dtype=_TYPES[entry.dtype], device="meta")
         place = end
     if place != num_bytes - 8 - length:
@@ -190,7 +190,3 @@ def _header(
 
 def _damaged(what: str, why: str) -> DamagedError:
     return DamagedError(f"{what} is damaged: {why}")
-
-
-def _short(name: str) -> str:
-    return ascii(name if len(name) <= 80 else f"{name[:80]}…")

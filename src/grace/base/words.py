@@ -51,6 +51,11 @@ def one_line(text: str, length: int = 700) -> str:
     return printable(shortened(text, length))
 
 
+def quoted(text: str) -> str:
+    """Return the start of a stranger's text in quotes and ASCII."""
+    return ascii(text if len(text) <= 60 else f"{text[:60]}…")
+
+
 def shortened(text: str, length: int) -> str:
     """Return text without the middle of a long one: it begins with the file, ends with a remedy."""
     return text if len(text) <= length else f"{text[: length * 2 // 3]}…{text[-length // 3 :]}"

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar, final
 from pydantic import Field, ValidationError, model_validator
 
 from grace.base import strict_json
+from grace.base.atomic import Ref
 from grace.base.errors import DamagedError, GraceError, NewerFormatError, first_problem
-from grace.base.objects import Ref
 from grace.base.strict_json import checked
 from grace.data.folder_tree import class_name, spelling
 from grace.engine.work import WorkDone

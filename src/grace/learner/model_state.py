@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import grace
-from grace.base.objects import Ref
+from grace.base.atomic import Ref
 from grace.base.tensors import encoded_size
 from grace.data.images import Images, LabelledImages, TensorImages, concatenate, pixel_keys
 from grace.learner.calibration import Recogniser

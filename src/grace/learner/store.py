@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Self, TypeVar, final
 from pydantic import Field
 
 from grace.base import atomic, strict_json
+from grace.base.atomic import ObjectStore, Ref
 from grace.base.errors import DamagedError, GraceError, NewerFormatError, not_there
 from grace.base.files import inside, read_small
 from grace.base.lock import exclusive
-from grace.base.objects import ObjectStore, Ref
 from grace.base.strict_json import read_model
 from grace.base.words import did_you_mean_one_of
 from grace.learner.document import MAX_BYTES, Creation, Document, parse, remedied
