@@ -1,6 +1,5 @@
 """Several processes at one learner: creating, reading beside changes, and the lock."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from grace.base import lock
 from grace.base.atomic import ObjectStore
 from grace.base.errors import BusyError, GraceError
 from grace.base.lock import exclusive
@@ -91,26 +89,6 @@ def test_creation_waits_for_nobody(tmp_path: Path) -> None:
         ModelStore.create(tmp_path / "model", creation)
     # What an interrupted creation leaves is taken over.
     assert ModelStore.create(tmp_path / "model", creation).numbers() == []
-
-
-def test_a_lock_that_its_holder_deleted_locks_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, take, opened = tmp_path / "lock", lock._take, []
-
-    def deleted_meanwhile(handle: int) -> None:
-        take(handle)
-        opened.append(os.fstat(handle).st_ino)
-        if len(opened) == 1:
-            path.unlink()
-
-    monkeypatch.setattr(lock, "_take", deleted_meanwhile)
-    with exclusive(path, "it"):
-        monkeypatch.setattr(lock, "_take", take)
-        assert len(opened) == 2
-        assert path.stat().st_ino == opened[-1]
-        with pytest.raises(BusyError), exclusive(path, "it"):
-            pytest.fail("entered")
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,7 @@
 """``grace list`` and ``grace show``: what is known by name, and the settings of an experiment."""
 
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -14,36 +13,29 @@ from grace.settings.load import describe_settings, dump_settings, list_experimen
 from grace.settings.problems import setting_text
 from grace.settings.registry import BACKBONES, DATASETS, METHODS, REFUSED_METHODS, Entry, MethodFile
 
-
-class Kind(StrEnum):
-    """The kinds of names."""
-
-    EXPERIMENTS = "experiments"
-    METHODS = "methods"
-    DATASETS = "datasets"
-    BACKBONES = "backbones"
+Kind = Literal["experiments", "methods", "datasets", "backbones"]
 
 
 def list_names(
     kind: Annotated[Kind | None, options.argument(help="List only this kind.")] = None,
 ) -> None:
     """List the experiments, methods, datasets and backbones known by name."""
-    for number, shown in enumerate([kind] if kind else list(Kind)):
+    for number, shown in enumerate([kind] if kind else get_args(Kind)):
         if kind is None:
-            say(*([""] if number else []), shown.value)
+            say(*([""] if number else []), shown)
         lines = aligned([[name, meaning] for name, meaning in _described(shown).items()])
         say(*(line if kind else f"  {line}" for line in lines))
-        if shown is Kind.METHODS:
+        if shown == "methods":
             say(*(f"warning: {note}" for note in REFUSED_METHODS.values()), err=True)
 
 
 def _described(kind: Kind) -> Mapping[str, str]:
-    if kind is Kind.EXPERIMENTS:
+    if kind == "experiments":
         return list_experiments()
     known: dict[Kind, Mapping[str, Entry | MethodFile]] = {
-        Kind.METHODS: METHODS,
-        Kind.DATASETS: DATASETS,
-        Kind.BACKBONES: BACKBONES,
+        "methods": METHODS,
+        "datasets": DATASETS,
+        "backbones": BACKBONES,
     }
     return {name: entry.description for name, entry in known[kind].items()}
 

@@ -8,34 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from grace.base.errors import GraceError
-from grace.base.words import did_you_mean_one_of
 from grace.cli.console import say
 
 argument = partial(typer.Argument, show_default=False)
 option = partial(typer.Option, show_default=False)
-
-
-def choice(*names: str, choices: Sequence[str], **more: Any) -> Any:  # noqa: ANN401 - typer's
-    """Declare an option that takes one of several words.
-
-    Args:
-        names: names of the option; without one, it has the parameter's name.
-        choices: the words.
-        more: further arguments of ``typer.Option``.
-    """
-
-    def checked(value: str | None) -> str | None:
-        if value is not None and value not in choices:
-            raise typer.BadParameter(f"'{value}' is unknown{did_you_mean_one_of(value, choices)}")
-        return value
-
-    return typer.Option(
-        *names,
-        metavar="|".join(choices),
-        callback=checked,
-        autocompletion=lambda: list(choices),
-        **more,
-    )
 
 
 def percent(**more: Any) -> Any:  # noqa: ANN401 - typer's

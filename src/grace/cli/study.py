@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -149,12 +149,8 @@ def report(
         ),
     ] = None,
     table: Annotated[
-        str | None,
-        options.choice(
-            choices=("csv", "latex"),
-            show_default=False,
-            help="Print the comparison table in this format.",
-        ),
+        Literal["csv", "latex"] | None,
+        options.option(help="Print the comparison table in this format."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
