@@ -12,8 +12,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from grace.base.errors import DamagedError
-from grace.data.memory import Room
-from grace.learner.admit import Ceiling
 from grace.learner.calibration import (
     SHRINKAGE,
     Recogniser,
@@ -22,7 +20,6 @@ from grace.learner.calibration import (
     energy,
     fit_temperature,
     mahalanobis,
-    most_score_bytes,
     shrunk_axes,
     temperature_of,
 )
@@ -30,7 +27,6 @@ from grace.learner.gate import calibration_error
 from grace.learner.learner import Learner
 from grace.learner.prediction import cutoff
 from grace.methods.finetune import Finetune
-from grace.methods.grace import Grace
 from grace.methods.replay import Replay
 from grace.nn.heads import MASKED
 from grace.settings.experiment import MemorySettings
@@ -53,11 +49,6 @@ def clusters(num: int) -> tuple[Seen, Seen]:
         return Seen(features, features[:, :num], labels)
 
     return seen(), seen()
-
-
-def size_of(made: Recogniser) -> int:
-    """Return the bytes of its tensors beside the familiarities."""
-    return sum(own.nbytes for own in made.tensors.values()) - made.familiarities.nbytes
 
 
 class TestTemperature:
@@ -183,14 +174,11 @@ class TestRecogniser:
         own = exemplars.labels != 2
         some = Seen(exemplars.features[own], exemplars.logits[own], exemplars.labels[own])
         few = Seen(held_out.features[:19], held_out.logits[:19], held_out.labels[:19])
-        large = size_of(Recogniser.fitted(exemplars, held_out))
-        assert "means" in Recogniser.fitted(exemplars, held_out, most_bytes=large).tensors
         for made in (
-            Recogniser.fitted(None, held_out),
             Recogniser.fitted(some, held_out),
             Recogniser.fitted(exemplars, few),
             Recogniser.fitted(*clusters(2)),
-            Recogniser.fitted(exemplars, held_out, most_bytes=large - 1),
+            Recogniser.fitted(None, held_out),
         ):
             assert list(made.tensors) == ["familiarities"]
         assert torch.equal(made.familiarities, energy(held_out.logits).sort().values)
@@ -229,18 +217,6 @@ class TestCutoff:
         shuffled = ascending(count)[torch.randperm(count)]
         assert cutoff(shuffled, rate) == rank
 
-    @pytest.mark.parametrize(
-        ("rate", "enough"),
-        # a·(n + 1) ≥ 1, so n ≥ 1/a - 1: where 1/a is whole in decimals, not only in binary.
-        [(0.05, 19), (0.1, 9), (0.01, 99), (0.001, 999), (0.07, 14), (1 / 3, 2), (0.9, 1)],
-    )
-    def test_how_many_images_it_takes(self, rate: float, enough: int) -> None:
-        for count in (0, enough - 1):
-            message = f"need at least {enough} held-out images, this learner has {count}"
-            with pytest.raises(ValueError, match=message):
-                cutoff(ascending(count), rate)
-        assert cutoff(ascending(enough), rate) == 1.0
-
     @given(st.floats(1e-4, 0.9999))
     def test_the_number_named_is_the_smallest_that_does(self, rate: float) -> None:
         with pytest.raises(ValueError, match="need at least") as refusal:
@@ -251,16 +227,12 @@ class TestCutoff:
             with pytest.raises(ValueError, match="need at least"):
                 cutoff(ascending(enough - 1), rate)
 
-    @pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf])
+    @pytest.mark.parametrize("rate", [0.0, 1.0, math.nan])
     def test_rates_that_are_none(self, rate: float) -> None:
         with pytest.raises(ValueError, match=r"% false alarms must lie between 0 and 100 %"):
             cutoff(ascending(100), rate)
 
-    def test_the_smallest_rate_is_refused_in_words(self) -> None:
-        with pytest.raises(ValueError, match="need at least"):
-            cutoff(ascending(100), 5e-324)
-
-    @pytest.mark.parametrize(("count", "rate"), [(19, 0.05), (30, 0.1), (57, 0.05), (24, 0.3)])
+    @pytest.mark.parametrize(("count", "rate"), [(19, 0.05), (24, 0.3)])
     def test_false_alarms_keep_the_promised_rate(self, count: int, rate: float) -> None:
         """A fresh image of a learnt class falls below the cutoff with probability k/(n + 1)."""
         draws = torch.rand(4000, count + 1, generator=torch.Generator().manual_seed(0))
@@ -288,13 +260,6 @@ def taught(tiny_backbones: None) -> Learner:
 
 
 class TestLearner:
-    def test_its_familiarities_are_those_of_its_held_out_images(self, taught: Learner) -> None:
-        held = [taught.held_out.of_class(index) for index in (0, 1)]
-        found = torch.cat([taught.decision_function(images) for images in held])
-        expected = found.double().exp().sum(dim=1).log().sort().values.float()
-        assert len(expected) == 20
-        torch.testing.assert_close(taught.familiarities, expected)
-
     def test_images_below_the_cutoff_are_unknown(self, taught: Learner) -> None:
         probe = labelled({0: 20, 1: 20, 6: 20}, seed=3).images
         own = taught.decision_function(probe).double().exp().sum(dim=1).log()
@@ -306,11 +271,14 @@ class TestLearner:
         assert told[40:] == [True] * 20
         assert sum(told[:40]) <= 8
 
-    def test_too_few_images_are_told(self, taught: Learner) -> None:
-        probe = labelled({0: 2}, seed=3).images
-        assert len(taught.unknown(probe)) == 2
-        with pytest.raises(ValueError, match="1 % false alarms need at least 99 held"):
-            taught.unknown(probe, 0.01)
+    def test_a_ceiling_leaves_the_room_to_exemplars(self) -> None:
+        method = Replay.Settings(base=recipe(), update=recipe())
+        for max_mb, parts in ((None, 5), (2, 1)):
+            memory = MemorySettings(size=None if max_mb else 30, max_mb=max_mb, validation=10)
+            made = Learner.create(settings(method, memory=memory), shape=(3, SIZE, SIZE))
+            data = labelled({0: 50, 1: 50, 2: 50})
+            made.update(data.images, class_names(data))
+            assert len(made.recogniser.tensors) == parts
 
     def test_it_answers_at_its_temperature(self, tmp_path: Path) -> None:
         method = Replay.Settings(base=recipe(8), update=recipe(12))
@@ -343,81 +311,3 @@ class TestLearner:
         made.save(tmp_path / "home")
         again = Learner.load(tmp_path / "home")
         assert torch.equal(again.decision_function(data.images), found)
-
-
-def large(classes: range, count: int) -> tuple[torch.Tensor, list[str]]:
-    """Return images of 32 pixels, and their class names."""
-    data = labelled(dict.fromkeys(classes, count))
-    pixels = data.images.gather(torch.arange(len(data)))
-    return pixels.repeat_interleave(4, 2).repeat_interleave(4, 3), class_names(data)
-
-
-def kept(learner: Learner) -> set[int]:
-    """Return the numbers of exemplars of the classes."""
-    memory = learner.model.state.method.memory
-    return {len(memory.of_class(index)) for index in memory.classes}
-
-
-def test_exemplars_leave_room_for_the_better_score_of_a_trained_network() -> None:
-    """One exemplar of each of four classes has 12,288 bytes, the score 17,680: it never fitted."""
-    twice = recipe(epochs=2)
-    memory = MemorySettings(size=None, max_mb=1.8, validation=10)
-    method = Replay.Settings(base=twice, update=twice)
-    made = Learner.create(settings(method, memory=memory), shape=(3, 32, 32))
-    made.update(*large(range(4), 125))
-    (count,) = kept(made)
-    assert 50 < count < 115, "the ceiling is full"
-    assert "means" in made.model.state.recogniser.tensors
-
-
-def test_a_grown_network_has_room_for_its_larger_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its 128 features need 36 kB, one exemplar of each class 18 kB: it never fits by chance."""
-    # Without the limit of 1 % a low ceiling is enough, which few images fill.
-    monkeypatch.setattr(Ceiling, "_score_bytes", staticmethod(most_score_bytes))
-    once = recipe(epochs=1)
-    memory = MemorySettings(size=None, max_mb=1.3, validation=10)
-    method = Grace.Settings(base=once, grow=once, compress=once, expand_at=[2])
-    made = Learner.create(settings(method, memory=memory), shape=(3, 32, 32))
-    for classes in (range(4), range(4, 6)):
-        made.update(*large(classes, 50))
-    (count,) = kept(made)
-    assert 5 < count < 40, "the ceiling is full"
-    state = made.model.state
-    assert len(state.method.network.backbones) == 2
-    assert "means" in state.recogniser.tensors
-    # A lower ceiling drops exemplars, not the score.
-    made.change_settings("memory.max_mb=1.2")
-    (fewer,) = kept(made)
-    assert fewer < count
-    assert "means" in made.model.state.recogniser.tensors
-
-
-@pytest.mark.parametrize(("width", "num_classes"), [(8, 3), (64, 5), (100, 4)])
-def test_the_most_bytes_of_a_score_are_just_enough(width: int, num_classes: int) -> None:
-    draws = torch.Generator().manual_seed(0)
-    labels = torch.arange(num_classes).repeat_interleave(40)
-    features = torch.randn(len(labels), width, generator=draws)
-    logits = torch.randn(len(labels), num_classes, generator=draws)
-    seen = Seen(features, logits, labels)
-    most = most_score_bytes(width, num_classes)
-    # Of D features, D - 1 axes can differ from the mean variance.
-    assert size_of(Recogniser.fitted(seen, seen)) == most - (4 * width if width <= 64 else 0)
-
-
-def test_a_score_that_leaves_no_exemplar_gets_no_room() -> None:
-    room = Room(1000, image_bytes=100, score_bytes=lambda width, num_classes: width * num_classes)
-    assert room.for_score(2, 600, 100) == 200
-    assert room.for_score(2, 601, 100) == 0
-    assert Room(1000, 100).for_score(2, 0, 100) == 0
-
-
-@pytest.mark.parametrize(("max_mb", "expected"), [(1.767, 0), (1.769, 17_680)])
-def test_a_score_of_more_than_a_hundredth_of_the_ceiling_gets_no_room(
-    max_mb: float, expected: int
-) -> None:
-    memory = MemorySettings(size=None, max_mb=max_mb, validation=0)
-    made = Learner.create(settings(Finetune.Settings(), memory=memory), shape=(3, 32, 32))
-    made.update(*large(range(4), 2))
-    room = made.model.state.method.memory.room
-    assert room is not None
-    assert room.for_score(4, 0, 64) == expected

@@ -11,7 +11,7 @@ import math
 import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -247,13 +247,10 @@ class Room:
     Args:
         num_bytes: bytes in all.
         image_bytes: bytes of one exemplar, at most.
-        score_bytes: the bytes that exemplars leave free for the score of unknown images, by the
-            width of the network's features and the number of classes; ``None``: they leave none.
     """
 
     num_bytes: int
     image_bytes: int
-    score_bytes: Callable[[int, int], int] | None = None
 
     def left(self, weight_bytes: int) -> int:
         """Return the bytes that are left for exemplars beside weights and method state."""
@@ -276,16 +273,6 @@ class Room:
                 return left // (num_classes - place)
             left -= count
         return left // max(1, num_classes - len(small[: num_classes - 1]))
-
-    def for_score(self, num_classes: int, weight_bytes: int, width: int) -> int:
-        """Return the bytes to leave free for a score of features of this width.
-
-        0 if no exemplar of each class would fit beside it.
-        """
-        if self.score_bytes is None:
-            return 0
-        needed = self.score_bytes(width, num_classes)
-        return needed if self.quota(num_classes, weight_bytes + needed) else 0
 
 
 @final
@@ -368,10 +355,6 @@ class ExemplarMemory:
         if not self._encodes or self.settings.quality == 100:
             return data
         return LabelledImages(AsStored(data.images, self.settings.quality), data.labels)
-
-    def for_score(self, num_classes: int, weight_bytes: int, width: int) -> int:
-        """Return the bytes to leave free for the score of unknown images; see ``Room``."""
-        return self.room.for_score(num_classes, weight_bytes, width) if self.room else 0
 
     def fit(self, weight_bytes: int) -> None:
         """Keep as many exemplars per class as fit under the ceiling by their real sizes.

@@ -12,7 +12,7 @@ from grace.engine.progress import Progress
 from grace.learner.budget import measured_passes, needs_passes
 from grace.learner.document import UpdateRecord
 from grace.learner.model import Model
-from grace.learner.model_state import count_bytes, file_bytes
+from grace.learner.model_state import file_bytes
 from grace.learner.setting_changes import differences, effect, refuse_fixed
 from grace.methods.preprocessing import constants
 from grace.methods.saved import FILE, read, restore
@@ -153,15 +153,11 @@ def fit(model: Model) -> None:
             state, state.held_out, weights, num_classes, num_remembered, what="this learner"
         )
     if model.settings.method.traits.memory == "exemplars":
-        weights += memory.for_score(num_remembered, weights, state.method.network.feature_dim)
         nothing = torch.empty(0, dtype=torch.int64)
         memory.reduce(memory.quota(num_remembered, weights, nothing))
         memory.fit(weights)
-    if model.ceiling is not None:
-        used = count_bytes(state) + model.ceiling.reserved
-        is_stale = is_stale or used > model.ceiling.num_bytes
-    if is_stale:
-        model.calibrate()  # Last, as the score of unknown images takes what room is left.
+    if is_stale or model.ceiling is not None:
+        model.calibrate()
 
 
 def model_of_run(directory: Path, progress: Progress | None) -> Model:

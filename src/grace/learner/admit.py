@@ -22,7 +22,6 @@ from grace.data.images import Images, LabelledImages, image_keys
 from grace.data.memory import ExemplarMemory, Room, most_bytes
 from grace.data.scenario import Task
 from grace.engine.ranks import Ranks
-from grace.learner.calibration import most_score_bytes
 from grace.learner.document import UpdateRecord, portable
 from grace.learner.given_images import AnyImages, as_images, as_labels
 from grace.learner.model_state import HeldOut, ModelState
@@ -331,8 +330,6 @@ class Ceiling:
                 "choose another method, or no ceiling",
             )
         self.num_bytes = int(settings.memory.max_mb * 1_000_000)
-        self.reserved = 0
-        """Bytes that ``set_room`` keeps free for the document."""
         self._settings = settings
         self._ranks = ranks
         self._feature_bytes = feature_bytes
@@ -401,7 +398,7 @@ class Ceiling:
         if self._feature_bytes:
             reserved += RESERVED_FOR_FEATURES * num_classes
         # Processes may differ in settings that change no result, such as their threads.
-        reserved = self.reserved = self._ranks.broadcast_value(reserved)
+        reserved = self._ranks.broadcast_value(reserved)
         held = held_out.num_bytes + self._feature_bytes * len(held_out)
         num = num_remembered if wants and (kept.size != 0 or kept.per_class is not None) else 0
         needed = weights + num * self._exemplar_bytes + held + reserved
@@ -419,18 +416,8 @@ class Ceiling:
                 f"{in_mb(self.num_bytes)} MB",
                 ", or ".join(remedies),
             )
-        score_bytes = None if self._feature_bytes else self._score_bytes
         left = max(0, self.num_bytes - held - reserved)
-        state.method.memory.room = Room(left, self._exemplar_bytes, score_bytes)
-
-    def _score_bytes(self, width: int, num_classes: int) -> int:
-        """Return the bytes to leave free for the score of unknown images of a trained network.
-
-        Otherwise exemplars would fill the ceiling, and chance would decide if the score fits. A
-        score that takes more than 1 % of the ceiling is not worth the exemplars.
-        """
-        needed = most_score_bytes(width, num_classes)
-        return needed if 100 * needed <= self.num_bytes else 0
+        state.method.memory.room = Room(left, self._exemplar_bytes)
 
 
 def in_mb(num_bytes: int) -> str:

@@ -8,15 +8,15 @@ another one is better. Classes of unequal numbers are corrected in training, by 
 Every image gets a familiarity; an image is unknown below a limit that few held-out images of learnt
 classes fall below. Familiarity is the energy of the logits and the distance of the features from
 the closest class of the exemplars, added in units of their deviation on the held-out images.
-Without exemplars of three classes, with few held-out images, or without room for its tensors, it is
-the energy alone. Of ten scores that were measured, this sum finds most on networks that were
-trained on their classes and on frozen ones alike (docs/learner/unknown.md).
+Without exemplars of three classes, with few held-out images, or under a ceiling, where its tensors
+would take the place of exemplars, it is the energy alone. Of ten scores that were measured, this
+sum finds most on networks that were trained on their classes and on frozen ones alike
+(docs/learner/unknown.md).
 
 Shapes: n held-out images, N images, M exemplars, D features, K classes, C of them with exemplars,
 r directions.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self, final
@@ -184,11 +184,6 @@ def shrunk_axes(residuals: Tensor) -> Tensor:
     return found
 
 
-def most_score_bytes(width: int, num_classes: int) -> int:
-    """Return the most bytes of a score's tensors, for D features and C classes."""
-    return 4 * (width * (1 + num_classes + min(NUM_DIRECTIONS, width)) + 4)
-
-
 @final
 class Recogniser(nn.Module):
     """Says how familiar images look; a module, so that it can be exported.
@@ -207,17 +202,14 @@ class Recogniser(nn.Module):
             self.register_buffer(key, tensor)
 
     @classmethod
-    def fitted(cls, exemplars: Seen | None, held_out: Seen, most_bytes: float = math.inf) -> Self:
+    def fitted(cls, exemplars: Seen | None, held_out: Seen) -> Self:
         """Fit the score and calibrate it.
 
         Args:
-            exemplars: of all classes; ``None``: there are none.
+            exemplars: of all classes; ``None``: features are not compared with them.
             held_out: images that were not trained on.
-            most_bytes: of the tensors beside the familiarities.
         """
         both = {} if exemplars is None else _sum_of_both(exemplars, held_out)
-        if sum(tensor.nbytes for tensor in both.values()) > most_bytes:
-            both = {}
         found = cls(both)(held_out.features, held_out.logits)
         return cls({**both, "familiarities": found.sort().values})
 

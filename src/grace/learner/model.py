@@ -1,6 +1,5 @@
 """The model in memory: score images, calibrate the scores, forget classes."""
 
-import math
 from collections.abc import Sequence
 from typing import final
 
@@ -19,7 +18,7 @@ from grace.learner.admit import (
 from grace.learner.calibration import MOST_EXEMPLARS, Recogniser, Seen, divided
 from grace.learner.document import Creation
 from grace.learner.given_images import AnyImages, as_images
-from grace.learner.model_state import ModelState, Size, count_bytes
+from grace.learner.model_state import ModelState, Size
 from grace.methods.build import build
 from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
@@ -140,12 +139,11 @@ class Model:
         state.recogniser = Recogniser()
         if data is None or not state.method.classifiers():
             return
-        most_bytes = math.inf
-        if self.ceiling is not None:
-            most_bytes = self.ceiling.num_bytes - self.ceiling.reserved - count_bytes(state)
-        exemplars, cache = self.exemplars(), state.method.features
+        # Under a ceiling, what the score remembers of exemplars would take the place of exemplars.
+        exemplars = None if self.ceiling is not None else self.exemplars()
+        cache = state.method.features
         seen = None if exemplars is None else self.see(exemplars, cache)
-        state.recogniser = Recogniser.fitted(seen, self.see(data, cache), most_bytes)
+        state.recogniser = Recogniser.fitted(seen, self.see(data, cache))
 
     def recognise(self, images: AnyImages) -> tuple[Tensor, Tensor]:
         """Return the scores (N, K) of ``decide``, and how familiar images look (N,)."""

@@ -160,7 +160,6 @@ class Method(ABC):
         if self.settings.traits.memory != "exemplars":
             return
         beside = self.state.bytes_after(task.num_classes)
-        beside += self.memory.for_score(task.num_remembered, beside, self.network.feature_dim)
         quota = self.memory.quota(task.num_remembered, beside, task.data.labels)
         if not quota:
             return
