@@ -10,8 +10,8 @@ from typing_extensions import override
 import grace.engine.trainer
 from grace.base.randomness import generator
 from grace.engine import parts as graph
-from grace.engine.phase import Batch, GradientSweep, Loss, Part, Parts, Sweep
-from grace.engine.reducers import Collect, SquaredGradients
+from grace.engine.phase import Batch, GradientSweep, Loss, Part, Parts
+from grace.engine.reducers import SquaredGradients
 from grace.nn.expandable import copy_of
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
@@ -83,15 +83,6 @@ class TestGraph:
             "head": Part(Times(1.0), ["b"]),
         }
         assert graph.last(parts) == ["a", "head"]
-
-    def test_a_sweep_gives_the_last_side_by_side(self) -> None:
-        parts = {
-            "trunk": Part(Times(2.0), trains=False),
-            "a": Part(MeanTimes(3.0), ["trunk"], trains=False),
-            "b": Part(MeanTimes(5.0), ["trunk"], trains=False),
-        }
-        sweep = Sweep(name="herd", parts=parts, data=white([0, 0]), reducer=Collect())
-        assert trainer().run(sweep).tolist() == [[6.0, 10.0]] * 2
 
 
 class TestAutograd:

@@ -1,7 +1,5 @@
 """Which rows of a batch each process takes, and how one learns that it is not alone."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -128,10 +126,3 @@ class TestSynchronisedBatchNorm:
         module = nn.Sequential(WithActivation(2), nn.BatchNorm1d(2))
         with synchronised([module]):
             assert [type(part) for part in module] == [WithActivation, nn.SyncBatchNorm]
-
-
-def test_no_file_but_this_package_s_own_starts_a_group() -> None:
-    """All exchanges are in one place, where a process alone passes them by."""
-    source = Path(__file__).parents[2] / "src" / "grace"
-    using = [p.name for p in source.rglob("*.py") if "torch.distributed" in p.read_text()]
-    assert using == ["ranks.py"]

@@ -96,15 +96,6 @@ class TestRounds:
         assert (value_of(one), value_of(two)) == pytest.approx((w, u), rel=1e-5)
         assert [result.losses["squares"] for result in results] == pytest.approx(losses, rel=1e-5)
 
-    def test_the_work_of_each_is_noted(self) -> None:
-        *_, rounds = self.rounds(epochs=2)
-        made = trainer()
-        made.run(rounds)
-        assert [(done.name, done.epochs, done.images) for done in made.work] == [
-            ("first", 2, 8),
-            ("second", 2, 8),
-        ]
-
     def test_a_part_can_train_in_one_and_not_in_the_other(self) -> None:
         """A folded copy made for the one phase is not met after the other has trained."""
         item, backbone = resnet_rounds(epochs=3), CifarResNet(8, 3, generator(5, "backbone"))
@@ -126,16 +117,6 @@ class TestRounds:
         trainer().run(Rounds(name="both", phases=[first, own]))
         assert len({round(value, 3) for value in seen}) > 3
         assert not same(state(second.parts["head"].module), head)
-
-    def test_one_alone_is_a_phase(self) -> None:
-        def alone() -> Phase:
-            part = Part(MeanTimes(2.0), trains=["value"])
-            return phase({"f": part}, recipe=recipe(epochs=3, momentum=0.5))
-
-        one, two = alone(), alone()
-        (result,) = trainer().run(Rounds(name="test", phases=[one]))
-        assert trainer().run(two) == result
-        torch.testing.assert_close(states(one), states(two), rtol=0, atol=0)
 
     def test_phases_of_other_lengths_or_equal_names_are_our_error(self) -> None:
         part = {"f": Part(Times(1.0))}
@@ -229,8 +210,8 @@ def averaged(phase: Phase) -> Phase:
 
 
 class TestSnapshots:
-    @pytest.mark.parametrize("epoch", [1, 2, 3])
-    @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd", "averaged", "rounds"])
+    @pytest.mark.parametrize("epoch", [1, 3])
+    @pytest.mark.parametrize("kind", ["adamw", "sgd", "averaged", "rounds"])
     def test_work_goes_on_from_one_with_the_same_bits(self, kind: str, epoch: int) -> None:
         straight, shelf = made(kind), Shelf(epoch)
         result = trainer().run(straight, shelf)

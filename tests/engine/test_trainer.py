@@ -217,17 +217,6 @@ class TestModules:
         assert all(same(state(m), b) for m, b in zip(frozen, before, strict=True))
         assert not any(module.training for module in frozen)
 
-    def test_frozen_parts_run_once_per_batch(self) -> None:
-        Scale.calls = 0
-        rule = Recipe(epochs=3, batch_size=4)
-        backbone = CifarResNet(8, 3, generator(0, "b"))
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            return {"mean": Loss(batch["backbone"].mean() + batch["0"].mean())}
-
-        trainer().optimise(phase(backbone, labelled({0: 10}), objective, rule, frozen=[Scale(1.0)]))
-        assert Scale.calls == 3 * math.ceil(10 / 4)
-
     def test_batch_statistics_come_from_the_batch_and_running_ones_follow(self) -> None:
         # One linear channel: images are white, so its normalised output is 0 and the running
         # mean moves by momentum 0.1 from 0 towards 1.
@@ -276,19 +265,6 @@ class TestDraws:
     def test_same_seeds_give_equal_bits(self) -> None:
         one = state(train_resnet(trainer(1, "shift")))
         torch.testing.assert_close(one, state(train_resnet(trainer(1, "shift"))), rtol=0, atol=0)
-
-    @pytest.mark.parametrize("augmentation", ["none", "shift"])
-    def test_another_data_seed_differs(self, augmentation: str) -> None:
-        one = state(train_resnet(trainer(1, augmentation)))
-        assert not same(one, state(train_resnet(trainer(2, augmentation))))
-
-    def test_task_and_phase_name_draw_apart(self) -> None:
-        later = trainer(1)
-        later.start_task(2)
-        states = [train_resnet(trainer(1)), train_resnet(trainer(1), "base"), train_resnet(later)]
-        one, other_name, other_task = (state(module) for module in states)
-        assert not same(one, other_name)
-        assert not same(one, other_task)
 
     def test_dropout_is_repeatable_and_leaves_the_global_generator_alone(self) -> None:
         def dropped(seed: int) -> Mapping[str, Tensor]:
@@ -460,11 +436,6 @@ def test_progress_hears_every_step_and_the_work_is_noted() -> None:
     assert 0 < spent.data + spent.frozen + spent.training <= spent.total
     made.start_task(2)
     assert made.work == []
-
-
-def test_a_phase_without_data_is_our_error() -> None:
-    with pytest.raises(AssertionError, match="has no data"):
-        trainer().optimise(phase(Scale(1.0), white([])))
 
 
 def test_weights_that_the_last_step_broke_are_refused() -> None:

@@ -20,7 +20,6 @@ from grace.methods.replay import Replay
 from grace.methods.tagfex import TagFex
 from grace.methods.wa import WA
 from grace.nn.heads import MASKED, LinearHead
-from grace.settings.registry import METHODS
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import learner, task
 from support.typed import typed
@@ -113,16 +112,6 @@ def test_alignment_gives_way_to_the_prior(
     head = typed(LinearHead, method.network.head)
     lengths = head.weight.norm(dim=1)
     assert (float(lengths[2:].mean() / lengths[:2].mean()) < 1.5) == aligned
-
-
-def test_a_first_task_of_equal_classes_has_no_prior() -> None:
-    """So that methods with and without a prior share it."""
-    for settings in (Grace.Settings(), Grace.Settings(class_prior="balanced")):
-        method = learner(settings).method
-        phases = [next(method.learn(task(1, counts, 0))) for counts in ({0: 4, 1: 4}, {0: 2, 1: 6})]
-        plain, unequal = (phase.objective.__qualname__ for phase in phases)
-        assert plain == "classification"
-        assert (unequal == plain) == (settings.class_prior == "none")
 
 
 def test_joint_balances_unequal_classes() -> None:
@@ -225,9 +214,3 @@ def test_forgotten_classes_get_no_part_of_smoothed_labels() -> None:
     loss = phase.objective(batch(phase, [1], {"head": logits}))["classification"]
     expected = -0.8 * math.log(1 / 2) - 0.2 * math.log(1 / 4)
     assert float(loss.value.detach()) == pytest.approx(expected, abs=1e-6)
-
-
-def test_methods_with_other_losses_have_no_label_smoothing() -> None:
-    for settings in [method.settings for method in METHODS.values()]:
-        has_it = settings in SMOOTHED
-        assert ("label_smoothing" in settings.model_fields) == has_it, settings

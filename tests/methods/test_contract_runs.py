@@ -191,12 +191,6 @@ def test_a_huge_learning_rate_is_noticed(variant: str) -> None:
     assert (len(made.method.memory), made.size().num_backbones) == (0, 0)
 
 
-@every_variant
-def test_settings_say_what_they_mean(variant: str) -> None:
-    model = type(VARIANTS[variant])
-    assert all(info.description for name, info in model.model_fields.items() if name != "name")
-
-
 @trains_from_images
 def test_learn_only_yields_between_steps(variant: str) -> None:
     """Making the generator costs nothing: all work is yielded."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from grace.data.scenario import Task
-from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Phase, Sweep
 from grace.learner.learner import Learner
 from grace.methods.create import Create
@@ -18,7 +17,7 @@ from grace.nn.autoencoders import AutoEncoders
 from grace.nn.heads import MASKED
 from grace.settings.experiment import MemorySettings
 from support.driven import batch, drive, forget, module_of
-from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
+from support.tiny_streams import class_names, labelled, learner, recipe, state, task, watch
 from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -111,29 +110,6 @@ class TestLosses:
         assert found[1] is None  # Decoders have no part in it.
         assert bool(present(found[2]).any(dim=1).all())
 
-    def test_it_is_computed_over_the_batch_of_all_processes(self) -> None:
-        """Two halves that see each other's rows give what the whole gives; alone they do not."""
-        (phase,) = phases(method(), task(1, {0: 4, 1: 4}, 0))
-        labels, scores = [0, 1, 1, 0], [[-1.0, -3.0], [-2.0, -2.5], [-1.0, -2.0], [-4.0, -2.0]]
-        features = torch.rand(4, 64)
-        whole = batch_of(phase, labels, scores, **{"backbone.0": features})
-        expected = float(phase.objective(whole)["contrast"].value)
-        seen: list[Tensor] = []
-        noting = Batch(whole.images, whole.labels, whole.outputs, gather=lambda rows: (
-            seen.append(rows), rows)[1])  # fmt: skip
-        phase.objective(noting)
-        for half in (slice(0, 2), slice(2, 4)):
-            others = iter(seen)
-            part = Batch(
-                whole.images[half],
-                whole.labels[half],
-                {"head": whole["head"][half], "backbone.0": features[half]},
-                gather=lambda rows, others=others: next(others),  # type: ignore[misc]
-            )
-            assert float(phase.objective(part)["contrast"].value) == pytest.approx(expected)
-        alone = batch_of(phase, labels[:2], scores[:2], **{"backbone.0": features[:2]})
-        assert float(phase.objective(alone)["contrast"].value) == 0.0 != expected
-
     def test_forgotten_classes_do_not_count(self) -> None:
         made = method(size=12)
         drive(made, task(1, {0: 4, 1: 4, 2: 4}, 0))
@@ -219,10 +195,6 @@ class TestPhases:
         # 6 // 2 exemplars of each old class, and 3 // 1 of class 2; class 3 has two.
         assert balance.data.labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 2
 
-    def test_without_exemplars_it_is_left_out(self) -> None:
-        made = taught({0: 8, 1: 8}, {2: 8}, size=0)
-        assert [work.name for work in made.history[1].work] == ["update"]
-
     @pytest.mark.parametrize("mode", ["train", "eval"])
     def test_the_balanced_stage_moves_statistics_of_the_backbone_at_most(self, mode: str) -> None:
         made = taught({0: 8, 1: 8}, balance_batch_norm=mode)
@@ -270,22 +242,6 @@ class TestPhases:
         # The balanced stage keeps its own.
         (_, balance) = phases(chosen, task(5, {5: 4}, 5))
         assert balance.recipe == chosen.settings.balance
-
-    def test_known_classes_alone_are_learnt_beside_the_old_network(self) -> None:
-        made = taught({0: 8, 1: 8}, {2: 8})
-        before = state(made.method.network)
-        seen: list[Phase] = []
-        watch(made, lambda item: seen.append(item) if isinstance(item, Phase) else None)
-        teach(made, {0: 6})
-        update, balance = seen
-        assert update.data.labels.tolist() == [0] * 6 + [0] * 4 + [1] * 4 + [2] * 4
-        assert balance.data.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-        assert made.method.network.head.num_classes == 3
-        assert not same(before, state(made.method.network))
-
-    def test_the_first_task_is_not_shared_with_other_methods(self) -> None:
-        (phase,) = phases(method(), task(1, {0: 4, 1: 4}, 0))
-        assert start_of(phase) is None
 
     def test_the_published_recipes(self) -> None:
         chosen = Create.Settings()

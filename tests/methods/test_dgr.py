@@ -6,7 +6,6 @@ stand in docs/methods/dgr.md.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, final
 
 import pytest
@@ -14,9 +13,8 @@ import torch
 from torch import Tensor
 
 from grace.data.scenario import Task
-from grace.engine import parts as graph
 from grace.engine.journal import start_of
-from grace.engine.phase import Batch, Loss, Phase, Work
+from grace.engine.phase import Phase, Work
 from grace.learner.learner import Learner
 from grace.methods.dgr import DGR, HeadGradients
 from grace.settings.experiment import EngineSettings, MemorySettings
@@ -109,12 +107,6 @@ class TestLosses:
         mixed = softmax((p * math.log(2) + (1 - p) * 2 * math.log(3)) / 2, 0)
         expected = even * cross(teacher, student) + (1 - even) * cross(teacher, mixed)
         assert found["distillation"] == pytest.approx(expected, abs=1e-6)
-
-    def test_plain_distillation(self) -> None:
-        phase = self.phase(distribution_aware=False)
-        scoring(head_of(phase), math.log(2), 0.0, 0.0)
-        expected = cross([0.75, 0.25], softmax(math.log(2) / 2, 0))
-        assert values(phase, [2])["distillation"] == pytest.approx(expected, abs=1e-6)
 
     @pytest.mark.parametrize(
         ("choices", "weight", "discount"),
@@ -303,95 +295,6 @@ class TestRule:
         assert all(norm > 0 for norms in seen for norm in norms)
 
 
-class TestSteps:
-    """What the optimiser is handed, against autograd and loops over the formulas."""
-
-    def taken(self, weight: float = 0.7) -> list[tuple[Gradients, Gradients, Gradients]]:
-        """The gradients of every step of a second task, what they should be, and those of L."""
-        made = learning(update=recipe(1, lr=0.05, batch_size=8), distillation_weight=weight)
-        data = labelled({0: 9, 1: 9})
-        made.update(data.images, class_names(data))
-        taken: list[Gradients] = []
-        expected: list[tuple[Gradients, Gradients]] = []
-
-        def spied(phase: Phase) -> Phase:
-            norms, own = [0.0] * 4, graph.named_parameters(phase.parts)
-
-            def objective(given: Batch) -> Any:
-                losses = phase.objective(given)
-                expected.append(by_formula(losses, own, norms, rule_of(phase).discount))
-                return losses
-
-            def note() -> None:
-                found = {name: value.grad for name, value in own.items()}
-                taken.append(
-                    {name: grad.clone() for name, grad in found.items() if grad is not None}
-                )
-
-            return replace(phase, objective=objective, after_step=note)
-
-        run = made.trainer.run
-
-        def spying(item: Work, keeper: Any = None) -> Any:
-            return run(spied(item) if isinstance(item, Phase) else item, keeper)
-
-        made.trainer.run = spying  # type: ignore[method-assign]
-        data = labelled({2: 6, 3: 4})
-        made.update(data.images, class_names(data))
-        assert len(taken) == 3
-        return [(found, *wanted) for found, wanted in zip(taken, expected, strict=True)]
-
-    def test_gradients_of_head_and_backbone(self) -> None:
-        for found, wanted, plain in self.taken():
-            assert found.keys() == wanted.keys()
-            for name, gradient in found.items():
-                torch.testing.assert_close(gradient, wanted[name], rtol=1e-4, atol=1e-6)
-            # The rule does something.
-            assert float((found["head.weight"] - plain["head.weight"]).norm()) > 0.1
-
-    def test_the_distillation_weight_moves_the_backbone_alone(self) -> None:
-        one, two = self.taken(0.7)[0][0], self.taken(7.0)[0][0]
-        for name in HEAD:
-            torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6)
-        stem = "backbone.0.stem.0.weight"
-        assert float((one[stem] - two[stem]).norm()) > float(one[stem].norm())
-
-
-def by_formula(
-    losses: Mapping[str, Loss], own: Mapping[str, Tensor], norms: list[float], discount: float
-) -> tuple[Gradients, Gradients]:
-    """What a step's gradients should be, by loops, and those of the sum of the losses.
-
-    Classes 0 and 1 are old, 2 and 3 new; ``norms`` is Φ, which is moved.
-    """
-    total = sum((loss.weight * loss.value for loss in losses.values()), torch.zeros(()))
-    plain = gradients(total, own)
-    head = {name: own[name] for name in HEAD}
-    learns = gradients(losses["classification"].value, head)
-    # Its weight is left out: κ makes up for it.
-    keeps = gradients(losses["distillation"].value, head)
-    for index in range(4):
-        norms[index] += math.sqrt(sum(float(x) ** 2 for x in learns["head.weight"][index]))
-    ratio = (norms[2] + norms[3]) / (norms[0] + norms[1])
-    least = [min(norms[:2])] * 2 + [min(norms[2:])] * 2
-    between = [min(1.0, ratio)] * 2 + [min(1.0, ratio * discount)] * 2
-    weights = [least[index] / norms[index] * between[index] for index in range(4)]
-    lengths = [float(rows.norm()) for rows in learns["head.weight"]]
-    wanted = math.sqrt(sum((weights[i] * lengths[i]) ** 2 for i in range(4)))
-    factor = wanted / math.sqrt(sum(float(keeps["head.weight"][i].norm()) ** 2 for i in range(2)))
-    found = dict(plain)
-    for name in HEAD:
-        rows = [weights[i] * learns[name][i] + factor * keeps[name][i] for i in range(2)]
-        rows += [weights[i] * learns[name][i] for i in (2, 3)]
-        found[name] = torch.stack(rows)
-    return found, plain
-
-
-def gradients(value: Tensor, own: Mapping[str, Tensor]) -> Gradients:
-    found = torch.autograd.grad(value, list(own.values()), retain_graph=True)
-    return dict(zip(own, found, strict=True))
-
-
 class TestRuns:
     @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
     def test_one_class_a_task(self, precision: str) -> None:
@@ -407,12 +310,6 @@ class TestRuns:
             made.update(data.images, class_names(data))
         assert [len(made.method.memory.of_class(index)) for index in range(4)] == [1] * 4
         assert all(bool(p.isfinite().all()) for p in made.method.network.parameters())
-
-    def test_a_task_without_a_new_class_is_refused(self) -> None:
-        method = dgr()
-        learnt(method, task(1, {0: 4, 1: 4}, 0))
-        with pytest.raises(ValueError, match="no new class"):
-            next(method.learn(task(2, {0: 4}, 2)))
 
     def test_settings_without_effect_are_named(self) -> None:
         words = ["method=dgr", "method.distillation_weight=0", "method.temperature=3"]

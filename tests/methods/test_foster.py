@@ -14,8 +14,6 @@ from grace.engine.parts import named_parameters
 from grace.engine.phase import Loss, Phase, Sweep
 from grace.learner.learner import Learner
 from grace.methods.foster import Foster
-from grace.methods.module_factory import ModuleFactory
-from grace.nn.backbone import Backbone
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import MASKED, LinearHead
 from grace.runs.run import run as run_experiment
@@ -56,11 +54,6 @@ def taught(home: Path | None = None, **memory: Any) -> Learner:
     teach(made, {0: 9, 1: 9})
     teach(made, {2: 9})
     return made
-
-
-def called(part: str) -> str:
-    """What an error calls a part."""
-    return part.replace("backbone.", "backbone ")
 
 
 def teach(made: Learner, counts: dict[int, int]) -> None:
@@ -280,11 +273,6 @@ class TestTeacher:
             state(back.method.network), state(straight.method.network), rtol=0, atol=0
         )
 
-    def test_a_version_without_one_has_none(self, tmp_path: Path) -> None:
-        made = taught(tmp_path / "home")
-        made.rollback(1)
-        assert list(made.scores(PROBE)) == ["linear", "nearest_mean"]
-
     def test_under_a_ceiling_it_is_let_go(self, tmp_path: Path) -> None:
         made = taught(tmp_path / "home", max_mb=1.0)
         assert list(made.scores(PROBE)) == ["linear", "nearest_mean"]
@@ -302,32 +290,6 @@ class TestTeacher:
         stray = {name: part for name, part in saved.parts.items() if name.startswith("teacher.")}
         with pytest.raises(DamagedError, match="parts that it never writes"):
             method().state.restore(type(saved)(saved.values, stray), 3)
-
-    @pytest.mark.parametrize("name", ["teacher.backbone.0", "teacher.head"])
-    def test_a_teacher_is_refused_before_it_is_built(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        saved = taught().method.state.collect()
-        first = next(iter(saved.parts[name]))
-        part = {**saved.parts[name], first: torch.full_like(saved.parts[name][first], math.nan)}
-        fresh, built = method(), []
-        build = type(fresh.factory).backbone
-
-        def counted(factory: ModuleFactory, *purpose: str | int) -> Backbone:
-            built.append(purpose)
-            return build(factory, *purpose)
-
-        monkeypatch.setattr(type(fresh.factory), "backbone", counted)
-        with pytest.raises(DamagedError, match=f"saved {called(name)} .* not finite"):
-            fresh.state.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
-        # The student's alone.
-        assert len(built) == 1
-
-    def test_what_distilling_cost_is_measured(self) -> None:
-        made = taught(validation=2)
-        accuracy = made.history[-1].accuracy
-        assert accuracy.teacher is not None
-        assert accuracy.student is not None
 
 
 def test_a_run_killed_before_its_test_reports_the_same(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from grace.nn.heads import LinearHead
 from grace.settings.experiment import MemorySettings
 from support import driven
 from support.driven import Answer, backbones_of, batch, head_of, module_of
-from support.tiny_streams import class_names, labelled, learner, recipe, same, state, task, watch
+from support.tiny_streams import class_names, labelled, learner, recipe, state, task, watch
 from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -119,21 +119,6 @@ class TestVerdicts:
         assert [o.saturation for o in outcomes[1:]] == [0.59, 0.5, 0.486, 0.599999, 0.55]
         assert method.threshold.value == 0.6
 
-    def test_thresholds_at_forced_tasks(self) -> None:
-        # B0I10 of CIFAR-100: τ₁ = 0.6, ρ = 0.96, ten tasks; expansions at 4 and 7.
-        method = grace(threshold=0.6, threshold_decay=0.96, expand_at=(4, 7))
-        outcomes = [drive(method, work, saturations([1.0]))[0] for work in stream(*[2] * 10)]
-        assert [o.verdict for o in outcomes[1:]] == [
-            "grow" if number in (4, 7) else "compress" for number in range(2, 11)
-        ]
-        powers = [0, 1, 2, 0, 1, 2, 0, 1, 2]
-        assert [o.threshold for o in outcomes[1:]] == pytest.approx(
-            [0.6 * 0.96**power for power in powers]
-        )
-        assert len(method.network.backbones) == 3
-        # The saturation is still recorded.
-        assert all(o.saturation == 1.0 for o in outcomes[1:])
-
     def test_class_counts_add_on_merging_and_append_on_expanding(self) -> None:
         method = grace(expand_at=(3, 5))
         history = []
@@ -141,13 +126,6 @@ class TestVerdicts:
             drive(method, work)
             history.append(list(method.values.class_counts))
         assert history == [[3], [5], [5, 1], [5, 5], [5, 5, 2], [5, 5, 3]]
-
-    def test_always_compressing_keeps_one_backbone(self) -> None:
-        method = grace(threshold=1.0)
-        for work in stream(2, 2, 1, 3):
-            drive(method, work)
-            assert len(method.network.backbones) == 1
-            assert method.network.head.weight.shape == (work.num_classes, 64)
 
     def test_a_refresh_moves_neither_threshold_nor_counts(self) -> None:
         method = grace(threshold=1.0, threshold_decay=0.9)
@@ -551,42 +529,12 @@ class TestAlignment:
             old, new = lengths[name]
             assert new == pytest.approx(old, rel=1e-6)
 
-    def test_a_refresh_aligns_nothing(self) -> None:
-        method = grace()
-        drive(method, stream(3)[0])
-        before = method.network.head.weight.clone()
-        drive(method, task(2, {0: 4}, 3))
-        assert torch.equal(method.network.head.weight, before)
-
 
 def stretch(item: Work) -> None:
     """As training would: make the newest two rows of the main head long."""
     if isinstance(item, Phase) and item.name != "base":
         with torch.no_grad():
             head_of(item).weight[-2:] *= 4
-
-
-class TestGrow:
-    def test_the_provisional_backbone_is_a_full_copy_beside_the_frozen_ones(self) -> None:
-        method = grace(threshold=0.0)
-        first, second = stream(2, 2)
-        drive(method, first)
-        scatter(method.network.backbones[0], 3)
-        before = method.network
-        seen: list[bool] = []
-
-        def answer(item: Work) -> None:
-            if item.name == "grow":
-                (provisional,) = backbones_of(item, training=True)
-                seen.append(same(state(provisional), state(before.backbones[0])))
-                assert backbones_of(item, training=False) == list(before.backbones)
-                assert provisional is not before.backbones[0]
-                # The network in use is the old one until the verdict.
-                assert method.network is before
-
-        drive(method, second, answer)
-        assert seen == [True]
-        assert method.network.backbones[0] is before.backbones[0]
 
 
 class TestDER:
@@ -614,20 +562,6 @@ class TestDER:
         torch.testing.assert_close(
             phase.objective(given)["auxiliary"].value, -predicted.log().mean()
         )
-
-    def test_is_grace_that_always_grows(self) -> None:
-        """Same draws, same phases: bit for bit the same network."""
-        recipes = {"base": recipe(), "grow": recipe()}
-        makes = [
-            learner(DER.Settings(**recipes)),
-            learner(Grace.Settings(threshold=0.0, **recipes)),
-        ]
-        for counts in ({0: 8, 1: 8}, {2: 8, 3: 8}):
-            data = labelled(counts)
-            for made in makes:
-                made.update(data.images, class_names(data))
-        one, two = (state(made.method.network) for made in makes)
-        torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
 def test_a_compression_for_real() -> None:

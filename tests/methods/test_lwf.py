@@ -35,15 +35,6 @@ def test_the_loss_of_two_images() -> None:
     assert total == pytest.approx(2.325594, abs=1e-5)
 
 
-def test_distillation_of_the_teachers_own_logits_is_their_entropy() -> None:
-    phase = later_phase(distillation_weight=1)
-    teacher = torch.tensor([[0.0, 2 * math.log(3)]])
-    logits = torch.cat([teacher, torch.zeros(1, 2)], dim=1)
-    loss = phase.objective(batch(phase, [2], {"head": logits, "old.head": teacher}))["distillation"]
-    # Softened by T = 2: probabilities ¼ and ¾.
-    assert float(loss.value) == pytest.approx(-math.log(0.25) / 4 - 0.75 * math.log(0.75))
-
-
 def test_the_published_recipes() -> None:
     settings = LwF.Settings()
     assert (settings.base.epochs, settings.base.milestones) == (200, (60, 120, 160))

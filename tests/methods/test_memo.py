@@ -207,10 +207,6 @@ def test_all_predictors_share_one_pass() -> None:
     assert len(found["linear"].backbones) == 1
 
 
-def test_exported_it_predicts_the_same(tmp_path: Path) -> None:
-    assert taught().export(tmp_path / "model.onnx").max_difference < 1e-4
-
-
 @pytest.mark.parametrize("missing", ["trunk", "backbone.0", "head"])
 def test_a_saved_one_without_a_part_is_damaged(missing: str) -> None:
     made = taught()
@@ -218,32 +214,3 @@ def test_a_saved_one_without_a_part_is_damaged(missing: str) -> None:
     kept = {name: part for name, part in saved.parts.items() if name != missing}
     with pytest.raises(DamagedError, match="the saved"):
         method().state.restore(type(saved)(saved.values, kept), 3)
-
-
-@pytest.mark.parametrize(
-    ("name", "called"), [("trunk", "trunk"), ("backbone.1", "backbone 1"), ("head", "head")]
-)
-def test_tensors_of_another_shape_are_refused_before_a_backbone_is_built(
-    name: str, called: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved = taught().method.state.collect()
-    first = next(iter(saved.parts[name]))
-    part = {**saved.parts[name], first: torch.zeros(2, 2)}
-    fresh = method()
-    monkeypatch.setattr(type(fresh.factory), "backbone", None)
-    with pytest.raises(DamagedError, match=f"of the saved {called} is torch.float32"):
-        fresh.state.restore(type(saved)(saved.values, {**saved.parts, name: part}), 3)
-
-
-def test_trunk_and_branch_are_tried_on_an_image() -> None:
-    made = taught(tasks=1).method
-    made.state.refuse_unfit((3, SIZE, SIZE))
-    with pytest.raises(ValueError, match=r"cannot take images of shape \(1, 8, 8\)"):
-        made.state.refuse_unfit((1, SIZE, SIZE))
-
-
-def test_a_trunk_of_another_method_is_damage() -> None:
-    saved = taught(tasks=1).method.state.collect()
-    other = learner(DER.Settings(base=recipe(), grow=recipe())).method
-    with pytest.raises(DamagedError):
-        other.state.restore(saved, 2)

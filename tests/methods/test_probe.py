@@ -7,9 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.base.randomness import generator
-from grace.data.augmentation import build_augmentation
-from grace.data.batches import epoch_batches, row_batches
 from grace.engine.phase import Phase, Sweep, Work
 from grace.methods.probe import Probe
 from grace.nn.heads import MASKED
@@ -113,14 +110,6 @@ def test_only_images_that_are_new_pass_the_backbone() -> None:
     ]  # fmt: skip
 
 
-def test_rows_of_the_phase_are_the_features_of_its_images() -> None:
-    method = probe()
-    _, items = drive(method, task(1, {0: 3, 1: 3}, 0), given(rows(*[(i, 1) for i in range(6)])))
-    (phase,) = [item for item in items if isinstance(item, Phase)]
-    assert phase.parts["head"].reads == ["features"]
-    assert phase.rows["features"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
-
-
 def test_a_forgotten_class_is_never_the_nearest() -> None:
     method = probe(head="nearest_mean")
     drive(method, task(1, {0: 1, 1: 1, 2: 1}, 0), given(rows((1, 0), (0, 1), (1, 1))))
@@ -128,19 +117,3 @@ def test_a_forgotten_class_is_never_the_nearest() -> None:
     found = score(method, "nearest_mean", rows((1, 0)))[0]
     assert found[0] == MASKED
     assert int(found.argmax()) == 2
-
-
-@pytest.mark.parametrize("size", [1, 4, 7])
-def test_rows_come_in_the_order_of_images(size: int) -> None:
-    data = labelled({0: 9, 1: 6})
-    known = {"place": torch.arange(15.0)[:, None]}
-    plain = build_augmentation("none", (0.0,) * 3, (1.0,) * 3, 8)
-    draws = [generator(3, "order") for _ in range(2)]
-    images = list(epoch_batches(data, size, draws[0], plain, generator(1, "augment")))
-    found = list(row_batches(known, data.labels, size, draws[1]))
-    assert [labels.tolist() for _, labels in found] == [labels.tolist() for _, labels in images]
-    places = torch.cat([rows["place"] for rows, _ in found]).flatten().long()
-    torch.testing.assert_close(
-        torch.cat([pixels for pixels, _ in images]),
-        data.images.gather(places).float() / 255,
-    )

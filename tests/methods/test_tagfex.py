@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.base.errors import DamagedError
 from grace.engine import parts as graph
 from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Phase
@@ -304,19 +303,6 @@ class TestGrow:
         assert float(lengths[2:].mean()) == pytest.approx(float(lengths[:2].mean()), rel=1e-5)
         assert len(made.network.backbones) == 2
 
-    def test_attention_and_classifier_start_anew_in_each_task(self) -> None:
-        made = method()
-        drive(made, task(1, {0: 4, 1: 4}, 0))
-        starts = []
-        for number in (2, 3):
-            work = task(number, {2 * number - 2: 4, 2 * number - 1: 4}, 2 * number - 2)
-            (phase,) = (item for item in drive(made, work)[1] if isinstance(item, Phase))
-            starts.append([state(module_of(phase, name)) for name in ("attention", "merged")])
-        for one, two in zip(*starts, strict=True):
-            weights = [name for name in one if name.endswith("weight") and one[name].dim() == 2]
-            assert weights
-            assert not any(torch.equal(one[name], two[name]) for name in weights)
-
 
 def test_the_agnostic_network_is_kept_and_learns_on() -> None:
     made = learner(tagfex())
@@ -356,15 +342,6 @@ def test_it_is_no_part_of_the_predictor_but_of_what_is_saved(tmp_path: Path) -> 
     torch.testing.assert_close(again.scores(PROBE), made.scores(PROBE), rtol=0, atol=0)
 
 
-def test_a_saved_learner_without_it_is_refused() -> None:
-    made = method()
-    drive(made, task(1, {0: 4, 1: 4}, 0))
-    saved = made.state.collect()
-    short = {name: part for name, part in saved.parts.items() if name != "agnostic"}
-    with pytest.raises(DamagedError, match="agnostic"):
-        method().state.restore(type(saved)(saved.values, short), 2)
-
-
 def test_the_plan_counts_both_views_of_all_networks() -> None:
     made, facts = method(), {"num_new": 2, "num_images": 30, "num_seen": 0}
     first = Coming(is_first=True, num_kept=0, num_backbones=0, **facts)
@@ -377,14 +354,3 @@ def test_the_plan_counts_both_views_of_all_networks() -> None:
     assert [(p.name, p.num_images, p.trained, p.frozen) for p in made.plan(later)] == [
         ("grow", 42, 4, 8)
     ]
-
-
-def test_a_lone_new_class_is_learnt() -> None:
-    made = learner(tagfex())
-    for counts in ({0: 9, 1: 9}, {2: 9}):
-        data = labelled(counts)
-        update = made.update(data.images, class_names(data))
-    losses = update.work[0].losses
-    # Among one class there is nothing to tell apart.
-    assert losses["merged"] == losses["transfer"] == 0.0
-    assert losses["classification"] > 0
