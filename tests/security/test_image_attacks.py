@@ -154,18 +154,14 @@ LONG_WEBP = LONG_WEBP[:4] + struct.pack("<L", 2**27 - 8) + LONG_WEBP[8:] + b"JUN
 ATTACKS: dict[str, tuple[Callable[[], bytes], int]] = {
     # Tags of one megabyte in all took gigabytes: each was copied out of the same block.
     "tags of a TIFF file": (lambda: tiff_block(5000, 400_000), 0),
-    "tags of a PNG file": (lambda: PNG[:33] + chunk(b"eXIf", tiff_block(5000, 400_000)) + PNG, 0),
     "tags of a JPEG file": (lambda: jpeg_with(exif_segment(60_000)), 0),
     # Decoders skip them one by one: a gigabyte took minutes.
     "zeros in a JPEG file": (lambda: jpeg_with(bytes(2 * 10**8)), 0),
-    "marks in a JPEG file": (lambda: jpeg_with(2 * 10**8 * b"\xff"), 0),
     "segments of nothing": (lambda: jpeg_with(10**7 * b"\xff\xfe\0\2"), 0),
     "a GIF file of holes": (lambda: encoded(noise(1), "GIF")[:13], 2**31),
-    "a small GIF file of holes": (lambda: encoded(noise(1), "GIF")[:13], 2**28),
     "a WebP file of holes": (lambda: LONG_WEBP, 2**27),
     # Ten megabytes of them took seconds for one image, a gigabyte minutes.
     "empty chunks": (lambda: PNG[:33] + 5 * 10**6 * chunk(b"abCd", b"") + PNG[33:], 0),
-    "empty pixels": (lambda: PNG[:33] + 5 * 10**6 * chunk(b"IDAT", b"") + PNG[33:], 0),
     "text that swells": (lambda: PNG[:33] + 100 * chunk(b"zTXt", _TEXT) + PNG[33:], 0),
     "scans": (lambda: many_scans(30_000), 0),
 }
@@ -240,11 +236,10 @@ def test_a_folder_of_attacks_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_large_images_are_read_in_a_gigabyte(tmp_path: Path) -> None:
-    """The largest that are allowed, of the formats that phones and cameras make."""
+    """The largest that are allowed."""
     image = Image.linear_gradient("L").resize((9400, 9400)).convert("RGB")
-    for kind, options in (("JPEG", {}), ("PNG", {"compress_level": 1})):
-        path = put(tmp_path / "a", encoded(image, kind, **options))
-        assert read_pixels(path, Reading(3, 64)).shape == (64, 64, 3)
+    path = put(tmp_path / "a", encoded(image, "JPEG"))
+    assert read_pixels(path, Reading(3, 64)).shape == (64, 64, 3)
 
 
 def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
