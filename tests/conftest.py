@@ -48,8 +48,10 @@ def quick_disk() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests of whole runs, which take longest: no worker shall wait for them."""
-    items.sort(key=lambda item: len(item.path.parts))
+    """Begin with the longest files, and end with what comes in small pieces: no worker waits."""
+    long = ("test_torchrun", "test_nothing_lost", "test_hostile_learners", "test_image_attacks")
+    pieces = ("test_contract", "test_golden")
+    items.sort(key=lambda item: item.path.name.startswith(pieces) - item.path.name.startswith(long))
 
 
 def pytest_collection_finish() -> None:
@@ -66,14 +68,14 @@ def pytest_unconfigure() -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep together, in one worker, the tests that share what is slow to make.
 
-    Those of a file do; in the contract suite, those of a variant. (The marker ``xdist_group`` has
-    no effect with pytest 9.)
+    Those of a file do; of the methods' contract and traces, those of a variant. (The marker
+    ``xdist_group`` has no effect with pytest 9.)
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class BySharedWork(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            variant = re.search(r"/test_contract\.py::.*\[([\w-]+)", nodeid)
+            variant = re.search(r"/test_(?:contract\w*|golden)\.py::.*\[([\w-]+)", nodeid)
             return nodeid.partition("::")[0] + (f" {variant[1]}" if variant else "")
 
     return BySharedWork(config, log)

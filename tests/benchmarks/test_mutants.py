@@ -51,12 +51,6 @@ def test_every_mutant_of_a_function(script: ModuleType) -> None:
     )
 
 
-def test_a_place_is_what_is_replaced(script: ModuleType) -> None:
-    path = write("data/a.py", "# ä\n" + SOURCE)
-    for mutant, place in script.mutants(path):
-        assert path.read_bytes()[place.start : place.end].decode() == mutant.old
-
-
 def test_they_are_found_in_another_file_and_under_another_name(script: ModuleType) -> None:
     path = write("data/a.py", SOURCE)
     rows = [{"mutant": asdict(mutant)} for mutant, _ in script.mutants(path)]
@@ -68,16 +62,3 @@ def test_they_are_found_in_another_file_and_under_another_name(script: ModuleTyp
     kept = [mutant.line for mutant, _ in script.found_again(rows)]
     assert len(kept) == len(rows) - 2
     assert "total = x + 2" not in kept
-
-
-def test_tests_are_chosen_by_line_then_by_file_within_the_limit(script: ModuleType) -> None:
-    def row(name: str, **costs: tuple[float, int]) -> dict[str, object]:
-        lines = {test: [cost, {"a.py": f"{1 << line:x}"}] for test, (cost, line) in costs.items()}
-        return {"file": name, "tests": lines}
-
-    rows = [row("one", slow=(15.0, 7), quick=(1.0, 7), beside=(2.0, 8)), row("two", other=(0, 8))]
-    place = script.Place("a.py", 7, 0, 1)
-    assert script.chosen(rows, place) == (["quick", "slow", "beside"], 18.0)
-    assert script.chosen(rows, script.Place("a.py", 9, 0, 1)) == ([], 0.0)
-    rows[0]["tests"]["beside"][0] = 10.0  # type: ignore[index]
-    assert script.chosen(rows, place)[0] == ["quick", "slow"]

@@ -1,13 +1,10 @@
 """The figures of the pages are drawn from records."""
 
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from grace.runs.model import RunRecord
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 
@@ -28,16 +25,3 @@ def test_the_overview_is_the_committed_one_but_for_its_fonts(tmp_path: Path) -> 
     script["draw"](rows, tmp_path / "overview.svg")
     assert (tmp_path / "overview.svg").stat().st_size > 20_000
     assert (FIGURES / "overview.svg").stat().st_size < 100_000
-
-
-def test_a_run_is_drawn_and_one_without_tasks_refused(
-    tmp_path: Path, make_record: Callable[..., RunRecord]
-) -> None:
-    draw: Any = runpy.run_path(str(FIGURES / "draw_dynamics.py"))["draw"]
-    joint = make_record("joint", evaluated=[5], class_names=[f"<b>&{i}" for i in range(10)])
-    for record in (make_record("grace", task_sizes=(2,) * 8), joint):
-        draw(record, tmp_path / "run.svg")
-        assert (tmp_path / "run.svg").read_text().startswith("<?xml")
-        (tmp_path / "run.svg").unlink()
-    with pytest.raises(ValueError, match="no finished task"):
-        draw(make_record("grace", 2, done=0, status="running"), tmp_path / "run.svg")

@@ -32,19 +32,6 @@ def test_a_row_says_default_values_and_meaning(script: dict[str, Any]) -> None:
     assert "| `method.threshold_decay` | `0.96` | > 0 and ≤ 1 |" in "\n".join(table)
 
 
-def test_departures_are_those_of_the_file(script: dict[str, Any]) -> None:
-    page = script["filled"]("before\n<!-- departures: beef -->\nafter\n")
-    assert page.startswith("before\n1. This is BEEF without compression,")
-    assert page.endswith("its module would have no class.\nafter\n")
-    for path in (DOCS / "methods").glob("*.md"):
-        assert "<!-- departures" not in script["filled"](path.read_text())
-
-
-def test_an_unknown_marker_is_named(script: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no settings are named 'greece'"):
-        script["filled"]("<!-- settings: greece -->")
-
-
 def test_every_method_has_a_page_of_its_own_or_one_made_from_its_file(
     script: dict[str, Any],
 ) -> None:

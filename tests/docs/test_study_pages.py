@@ -1,7 +1,6 @@
 """The script that makes the results of studies again and brings them into the pages."""
 
 import runpy
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +43,3 @@ def test_a_page_has_what_its_records_give(name: str, script: Any, records: Path)
     order = sorted(figures, key=lambda figure: page.index(f"{name}-{figure}.svg"))
     new = script["block"](name, script["results_of"](name, records), order)
     assert script["between"](page, f"study {name}", new) == page
-
-
-def test_an_archive_has_the_records_and_is_the_same_every_time(script: Any, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        for file in ("run.json", "tasks.jsonl", "report.html"):
-            (tmp_path / "runs" / name / file).write_text(file)
-    for name in ("one", "two"):
-        script["pack"](tmp_path / "runs", tmp_path / name)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    with tarfile.open(tmp_path / "one") as archive:
-        assert archive.getnames() == [
-            f"runs/{name}/{file}" for name in "ab" for file in ("run.json", "tasks.jsonl")
-        ]

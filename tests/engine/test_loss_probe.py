@@ -90,17 +90,6 @@ def test_it_is_the_cross_entropy_of_the_whole_network() -> None:
     assert surface.gradient(nothing)[0] == pytest.approx(wanted, rel=1e-6)
 
 
-def test_parts_before_and_beside_it_run_once() -> None:
-    item, modules = probe()
-    surface = surface_of(item, modules)
-    for _ in range(3):
-        surface.loss(torch.zeros(48))
-    surface.curvature(torch.ones(48))
-    counted = modules["old"]
-    assert isinstance(counted, Counted)
-    assert counted.rows == 7
-
-
 def test_gradient_and_curvature_are_those_of_the_loss() -> None:
     """By differences of the loss, in float64; attention has its second derivative."""
     item, modules = probe()

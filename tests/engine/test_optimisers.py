@@ -139,11 +139,6 @@ class TestGroups:
         trainer().optimise(phase(parts, objective=objective, recipe=chosen))
         return value_of(one), value_of(two)
 
-    def test_a_group_of_its_own_has_the_same_rule_unless_told(self) -> None:
-        chosen = recipe(weight_decay=0.5)
-        # Gradient 1 + 0.5·2.
-        assert self.found(chosen) == pytest.approx((1.8, 1.8))
-
     def test_it_learns_at_a_share_of_the_rate(self) -> None:
         chosen = recipe(epochs=2, groups={"slow": {"lr_factor": 0.25}})
         assert self.found(chosen) == pytest.approx((2 - 2 * 0.1, 2 - 2 * 0.025))

@@ -302,19 +302,6 @@ class TestFolding:
 class TestRun:
     """A part on other inputs than the batch's, within an objective."""
 
-    def test_it_uses_the_weights_as_they_stand_with_autograd(self) -> None:
-        module, seen = MeanTimes(2.0), list[float]()
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            again = batch.run("f", 2 * batch.images)
-            seen.append(float(again.detach().mean()))
-            return {"again": Loss(again.mean())}
-
-        trainer().optimise(phase({"f": Part(module)}, objective=objective, data=white([0] * 16)))
-        # The gradients are 2 and 1: after the first of two steps w = 1.8 and b = −0.1.
-        assert seen == pytest.approx([4.0, 2 * 1.8 - 0.1])
-        assert value_of(module) == pytest.approx(2 - 2 * 0.2)
-
     @pytest.mark.parametrize(("mode", "batches"), [("eval", 1), (None, 2), ("train", 2)])
     def test_in_eval_mode_it_leaves_running_statistics_alone(self, mode: Any, batches: int) -> None:
         norm = nn.BatchNorm2d(3)

@@ -96,28 +96,6 @@ class TestRounds:
         assert (value_of(one), value_of(two)) == pytest.approx((w, u), rel=1e-5)
         assert [result.losses["squares"] for result in results] == pytest.approx(losses, rel=1e-5)
 
-    def test_a_part_can_train_in_one_and_not_in_the_other(self) -> None:
-        """A folded copy made for the one phase is not met after the other has trained."""
-        item, backbone = resnet_rounds(epochs=3), CifarResNet(8, 3, generator(5, "backbone"))
-        network = item.phases[0].parts["backbone"].module
-        seen: list[float] = []
-
-        def look(batch: Batch) -> dict[str, Loss]:
-            backbone.load_state_dict(network.state_dict())
-            with torch.no_grad():
-                expected = backbone.eval()(batch.images)
-            torch.testing.assert_close(batch["backbone"], expected, rtol=1e-4, atol=1e-5)
-            assert not batch["backbone"].requires_grad
-            seen.append(float(expected.sum()))
-            return classification(batch)
-
-        first, second = item.phases
-        head = state(second.parts["head"].module)
-        own = Phase(**{**vars(second), "objective": look})
-        trainer().run(Rounds(name="both", phases=[first, own]))
-        assert len({round(value, 3) for value in seen}) > 3
-        assert not same(state(second.parts["head"].module), head)
-
     def test_phases_of_other_lengths_or_equal_names_are_our_error(self) -> None:
         part = {"f": Part(Times(1.0))}
         two = phase(part, name="two", recipe=recipe(epochs=2))
@@ -246,19 +224,6 @@ class TestSnapshots:
         done = [heard for heard in following.heard if isinstance(heard, tuple)]
         assert {number for _, number in done} == {3, 4}
 
-    def test_finished_work_is_read(self, tmp_path: Path) -> None:
-        for kind in ("adamw", "averaged", "rounds"):
-            place = tmp_path / kind
-            place.mkdir()
-            straight = made(kind)
-            result = Journal(place).perform(1, straight, trainer())
-            found, again, following = made(kind), trainer(), Following()
-            again.observers.append(following)
-            assert Journal(place).perform(1, found, again) == result
-            assert following.heard == [f"{straight.name} starts", f"{straight.name} ends"]
-            # The phase's own state too: a method may look at it afterwards.
-            torch.testing.assert_close(states(straight), states(found), rtol=0, atol=0)
-
     @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
     def test_a_part_that_no_loss_reaches_does_not_keep_work_from_going_on(
         self, optimiser: str
@@ -296,14 +261,6 @@ class TestSnapshots:
         again.observers.append(following)
         again.run(resumed, Shelf(snapshot=shelf.snapshot))
         assert following.heard[1:-1] == [("whole", epoch) for epoch in (1, 2, 3, 4)]
-        torch.testing.assert_close(states(straight), states(resumed), rtol=0, atol=0)
-
-    def test_one_of_another_optimiser_counts_as_absent(self) -> None:
-        shelf = Shelf(2)
-        trainer().run(adamw_phase("sgd"), shelf)
-        straight, resumed = adamw_phase(), adamw_phase()
-        trainer().run(straight)
-        trainer().run(resumed, Shelf(snapshot=shelf.snapshot))
         torch.testing.assert_close(states(straight), states(resumed), rtol=0, atol=0)
 
 

@@ -124,22 +124,6 @@ def test_a_trunk_moves_whole_or_not_at_all_and_frozen_branches_never(trains: boo
     assert not any(parameter.requires_grad for parameter in parameters)
 
 
-def test_behind_a_trunk_in_train_mode_batch_norm_of_frozen_branches_stays_in_eval_mode() -> None:
-    checked: list[int] = []
-
-    def look(batch: Batch) -> None:
-        if not checked:
-            with torch.no_grad():
-                maps = twin.train()(batch.images)
-                torch.testing.assert_close(batch["old.0"].detach(), branch.eval()(maps))
-        checked.append(1)
-
-    item = resnet_phase(trains=True, look=look)
-    twin, branch = split(CifarResNet(8, 3, generator(1, "backbone")))
-    trainer().optimise(item)
-    assert checked
-
-
 def test_a_phase_with_a_trunk_goes_on_from_a_snapshot_as_if_it_had_never_stopped() -> None:
     straight, shelf = resnet_phase(trains=True, epochs=3), Shelf(epoch=2)
     trainer().optimise(straight, shelf)

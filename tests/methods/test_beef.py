@@ -344,16 +344,6 @@ def test_the_plan_counts_the_steps_of_the_samples() -> None:
     assert passes(plain) == pytest.approx([2 * 40, 3 * 30 + 5 * 18 * 2 / 3])
 
 
-def test_settings_without_effect_are_told() -> None:
-    assert dict(beef(energy_weight=0.0).idle_settings()) == {
-        "energy_steps": "method.energy_weight is 0",
-        "energy_lr": "method.energy_weight is 0",
-        "energy_noise": "method.energy_weight is 0",
-    }
-    assert set(beef(energy_steps=0).idle_settings()) == {"energy_lr", "energy_noise"}
-    assert beef().idle_settings() == {}
-
-
 def test_its_first_task_is_its_own() -> None:
     """DER's can be shared among methods; the energy makes this one another."""
     made = learner(DER.Settings(base=recipe(), grow=recipe()))

@@ -158,19 +158,6 @@ def test_joint_starts_a_fresh_network(recordings: Recordings, variant: str) -> N
         assert not any(bool(count) for count in seen)
 
 
-@pytest.mark.parametrize("variant", ["grace-compresses", "grace-previous"])
-def test_the_head_of_graces_student_is_fresh(recordings: Recordings, variant: str) -> None:
-    step = recordings[variant].steps[1]
-    grown, student = step.phases
-    assert (grown.name, student.name) == ("grow", "compress")
-    old = step.old["head.weight"]
-    # One backbone before, so one again: the same width, and no weight in common.
-    assert student.head["weight"].shape == (5, old.shape[1])
-    assert not bool((student.head["weight"][: len(old)] == old).any())
-    assert not student.head["bias"].any()
-    assert step.old["head.bias"].any()
-
-
 @every_variant
 def test_what_does_not_train_is_bit_identical_afterwards(
     recordings: Recordings, variant: str

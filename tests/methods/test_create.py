@@ -136,21 +136,6 @@ class TestLosses:
         entropy = -(p * math.log(p) + (1 - p) * math.log(1 - p))
         assert float(found["distillation"].value) == pytest.approx(entropy, abs=1e-6)
 
-    def test_without_old_classes_there_is_no_teacher(self) -> None:
-        made = method()
-        drive(made, task(1, {0: 4, 1: 4}, 0))
-        forget(made, [0, 1])
-        work = Task(
-            number=2,
-            data=labelled({2: 4, 3: 4}),
-            new_classes=range(2, 4),
-            forgotten=frozenset([0, 1]),
-        )
-        (update,) = phases(made, work)
-        assert list(update.parts) == ["backbone.0", "head"]
-        found = update.objective(batch_of(update, [2], [[MASKED, MASKED, -1.0, -1.0]]))
-        assert found.keys() == {"classification", "contrast"}
-
 
 class TestPhases:
     def test_what_trains_and_what_it_starts_from(self) -> None:
@@ -226,23 +211,6 @@ class TestPhases:
         for name, tensor in before["head"].items():
             assert bool((tensor != after["head"][name]).flatten(1).any(dim=1).all())
 
-    def test_the_learning_rate_falls_from_the_late_task_on(self) -> None:
-        later = recipe().model_copy(update={"lr": 0.1, "schedule": "cosine", "min_lr": 1e-8})
-        made = method(late_task=3, late_factor=0.1).settings.model_copy(update={"update": later})
-        chosen = typed(Create, learner(made).method)
-        drive(chosen, task(1, {0: 4, 1: 4}, 0))
-        rates = [
-            phases(chosen, task(number, {number: 4}, number))[0].recipe for number in (2, 3, 4)
-        ]
-        assert [(own.lr, own.min_lr) for own in rates] == [
-            (0.1, 1e-8),
-            (pytest.approx(0.01), 1e-8),
-            (pytest.approx(0.01), 1e-8),
-        ]
-        # The balanced stage keeps its own.
-        (_, balance) = phases(chosen, task(5, {5: 4}, 5))
-        assert balance.recipe == chosen.settings.balance
-
     def test_the_published_recipes(self) -> None:
         chosen = Create.Settings()
         recipes = (chosen.base, chosen.update, chosen.balance)
@@ -277,18 +245,6 @@ class TestPlan:
     def test_there_is_no_balanced_stage_without_exemplars(self) -> None:
         chosen = typed(Create, taught({0: 8, 1: 8}, size=0).method)
         assert [p.name for p in chosen.plan(self.coming(chosen, 2, 16, 0))] == ["update"]
-
-
-def test_what_has_no_effect_is_said() -> None:
-    off = Create.Settings(late_factor=1, distillation_weight=0, contrast_weight=0)
-    assert off.idle_settings().keys() == {
-        "late_task",
-        "temperature",
-        "contrast_temperature",
-        "contrast_base_temperature",
-        "confusion_sharpness",
-    }
-    assert Create.Settings().idle_settings() == {}
 
 
 def test_half_precision_gives_finite_losses() -> None:

@@ -18,7 +18,6 @@ from grace.engine.phase import Phase, Work
 from grace.learner.learner import Learner
 from grace.methods.dgr import DGR, HeadGradients
 from grace.settings.experiment import EngineSettings, MemorySettings
-from grace.settings.load import ConfigWarning, load_experiment
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import class_names, labelled, learner, recipe, task, watch
 from support.typed import typed
@@ -216,14 +215,6 @@ class TestWhatCounts:
         rule = rule_of(phase)
         assert (rule.old.tolist(), rule.new.tolist()) == ([], [2, 3])
 
-    def test_old_classes_without_exemplars(self) -> None:
-        method = dgr(memory_size=0)
-        learnt(method, task(1, {0: 9, 1: 5}, 0))
-        phase = started(method, task(2, {2: 2}, 2))
-        scoring(head_of(phase), 0.0, 0.0, 0.0)
-        # As if they had one image each, instead of log 0.
-        assert values(phase, [2])["classification"] == pytest.approx(math.log(2), abs=1e-6)
-
     def test_the_first_task_is_its_own(self) -> None:
         phase = started(dgr(), task(1, {0: 4, 1: 4}, 0))
         assert (phase.name, start_of(phase)) == ("base", None)
@@ -310,8 +301,3 @@ class TestRuns:
             made.update(data.images, class_names(data))
         assert [len(made.method.memory.of_class(index)) for index in range(4)] == [1] * 4
         assert all(bool(p.isfinite().all()) for p in made.method.network.parameters())
-
-    def test_settings_without_effect_are_named(self) -> None:
-        words = ["method=dgr", "method.distillation_weight=0", "method.temperature=3"]
-        with pytest.warns(ConfigWarning, match=r"temperature.*distillation_weight is 0"):
-            load_experiment("digits", words)

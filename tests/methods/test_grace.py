@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.data.images import LabelledImages, TensorImages
 from grace.data.scenario import Task
 from grace.engine import parts as graph
 from grace.engine.phase import Batch, Phase, Sweep, Work
@@ -287,15 +286,6 @@ class TestStudent:
         for name in parameters_of(student):
             expected = weight * mergeable[name] + (1 - weight) * provisional[name]
             torch.testing.assert_close(student[name], expected)
-
-    def test_a_random_student_is_neither(self) -> None:
-        mergeable, provisional, student, recorded, _ = self.compressed(initialisation="random")
-        assert recorded is None
-        name = "stage3.0.conv1.weight"
-        assert not torch.equal(student[name], mergeable[name])
-        assert not torch.equal(student[name], provisional[name])
-        # N(0, sqrt(2/(9·64))), docs/protocols.md#resnet-32.
-        assert float(student[name].std()) == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.05)
 
     @pytest.mark.parametrize("initialisation", ["importance", "merge", "provisional", "random"])
     def test_batch_norm_statistics_start_afresh(self, initialisation: str) -> None:
@@ -597,28 +587,3 @@ def test_a_compression_for_real() -> None:
     losses = {work.name: work.losses for work in update.work}
     assert losses["compress"].keys() == {"classification", "logits", "features"}
     assert losses["grow"].keys() == {"classification", "auxiliary"}
-
-
-def test_a_sweep_of_assess_equals_a_plain_svd() -> None:
-    made = learner(Grace.Settings(base=recipe(2), grow=recipe(), compress=recipe()))
-    found: list[tuple[float, float]] = []
-
-    def after(item: Work, result: Any) -> None:
-        if item.name != "assess":
-            return
-        assert isinstance(item, Sweep)
-        images = typed(TensorImages, item.data.images)
-        normalised = (images.pixels.float() / 255 - 0.4) / 0.3
-        with torch.no_grad():
-            features = assessed(item)[0](normalised).double()
-        # Appendix B by torch.linalg: centre, singular values, p = s/Σs, exp of the entropy.
-        sigma = torch.linalg.svdvals(features - features.mean(0))
-        p = sigma[sigma > 1e-5] / sigma[sigma > 1e-5].sum()
-        found.append((result, float((-(p * p.log()).sum()).exp()) / min(features.shape)))
-
-    watch(made, after=after)
-    for counts in ({0: 12, 1: 12}, {2: 12}):
-        data: LabelledImages = labelled(counts)
-        made.update(data.images, class_names(data))
-    assert len(found) == 1
-    assert found[0][0] == pytest.approx(found[0][1], rel=1e-4)

@@ -9,9 +9,8 @@ from grace.engine.device import Device
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.replay import Replay
 from grace.methods.state import DeclaredState, MethodState
-from grace.methods.tagfex import TagFex
 from grace.settings.experiment import ExperimentSettings
-from support.tiny_streams import class_names, labelled, learner, recipe, settings
+from support.tiny_streams import recipe, settings
 from support.typed import present
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -57,20 +56,3 @@ def test_a_module_of_another_form_is_refused_before_it_is_made() -> None:
     assert made == 2
     assert torch.equal(present(slot.value).weight, saved.parts["guide"]["weight"])
     assert not present(slot.value).weight.requires_grad
-
-
-def test_a_guide_counts_in_the_saved_bytes_and_not_among_the_parameters() -> None:
-    made = learner(TagFex.Settings(base=recipe(), grow=recipe()))
-    data = labelled({0: 8, 1: 8})
-    made.update(data.images, class_names(data))
-    parts = made.method.state.collect().parts
-    assert set(parts) == {"backbone.0", "head", "class_means", "agnostic"}
-    backbone = sum(t.numel() for n, t in parts["backbone.0"].items() if is_parameter(n))
-    assert made.size().backbone_parameters == backbone
-    own = sum(tensor.nbytes for part in parts.values() for tensor in part.values())
-    # Headers take some bytes for every tensor.
-    assert own < made.method.state.bytes_after(2) < own + 40_000
-
-
-def is_parameter(name: str) -> bool:
-    return not name.endswith(("running_mean", "running_var", "num_batches_tracked"))

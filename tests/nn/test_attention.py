@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from grace.nn.attention import MergeAttention, Pick, tokens
+from grace.nn.attention import MergeAttention, tokens
 from support.typed import present
 
 
@@ -67,12 +67,6 @@ def test_tokens_of_every_kind_of_map() -> None:
     row = torch.rand(2, 5, 3)
     assert torch.equal(tokens(row), row)
     assert torch.equal(tokens(row[:, 0]), row[:, :1])
-
-
-def test_pick() -> None:
-    first, second = torch.zeros(1), torch.ones(1)
-    assert Pick(0)((first, second)) is first
-    assert Pick(1)((first, second)) is second
 
 
 def test_attention_of_any_queries_does_not_ask_where_tokens_stand() -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from grace.base.randomness import generator
-from grace.nn.branching import split
 from grace.nn.resnets import BasicBlock, CifarResNet
 
 
@@ -121,26 +120,12 @@ def test_weights_start_at_the_spread_of_the_spec() -> None:
     assert float(weight.abs().max()) > 3 * std  # normal, not uniform
 
 
-def test_fresh_batch_norm_is_neutral() -> None:
-    for module in resnet(20).modules():
-        if isinstance(module, nn.BatchNorm2d):
-            assert torch.all(module.weight == 1)
-            assert torch.all(module.bias == 0)
-            assert (module.eps, module.momentum) == (1e-5, 0.1)
-
-
 def test_initialisation_repeats_and_leaves_the_global_generator_alone() -> None:
     state = torch.get_rng_state()
     first, same, other = resnet(8).state_dict(), resnet(8).state_dict(), resnet(8, seed=1)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(first[name], same[name]) for name in first)
     assert not torch.equal(first["stem.0.weight"], other.state_dict()["stem.0.weight"])
-
-
-def test_channels_last_stays_channels_last() -> None:
-    network = resnet(20).to(memory_format=torch.channels_last).eval()
-    maps = split(network)[0](torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last))
-    assert maps.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("depth", [2, 18, 33])

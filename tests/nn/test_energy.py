@@ -29,12 +29,6 @@ def test_module_labels_by_hand() -> None:
     assert module_labels([1, 2], 0).tolist() == [0, 1, 1]
 
 
-def test_energy_share_by_hand() -> None:
-    # (1, 3 | 2, 4) of 10: the energies have six tenths.
-    share = energy_share(logs(1, 3), logs(2, 4))
-    assert share.tolist() == pytest.approx([math.log(0.6)], abs=1e-6)
-
-
 def test_energy_share_leaves_what_is_forgotten_out() -> None:
     outputs, energies = logs(1, 3), logs(2, 4)
     outputs[0, 0] = MASKED

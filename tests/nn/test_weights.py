@@ -15,7 +15,7 @@ from grace.base.randomness import generator
 from grace.nn import timm_backbone, weights
 from grace.nn.resnets import CifarResNet
 from grace.nn.timm_backbone import TimmBackbone
-from grace.nn.weights import build_backbone, digest_of_weights, without_weights
+from grace.nn.weights import build_backbone, digest_of_weights
 from grace.settings.experiment import BackboneSettings
 
 MakeFile = Callable[[Mapping[str, Tensor]], str]
@@ -82,17 +82,6 @@ def test_timms_checkpoint_gives_timms_outputs(make_file: MakeFile, name: str) ->
     theirs.reset_classifier(0)
     with torch.no_grad():
         assert torch.equal(ours(images(side=side)), theirs(images(side=side)))
-
-
-def test_half_precision_is_widened(make_file: MakeFile) -> None:
-    state = lived(CifarResNet(8, 3, generator(3))).state_dict()
-    halves = {name: t.half() if t.is_floating_point() else t for name, t in state.items()}
-    backbone = CifarResNet(8, 3, generator(0))
-    settings = with_file("resnet8", make_file(halves))
-    weights.load_weights(backbone, settings)
-    own = backbone.stem[0].weight
-    assert own.dtype == torch.float32
-    assert torch.equal(own, halves["stem.0.weight"].float())
 
 
 @pytest.mark.parametrize("name", ["resnet20", "resnet18", "timm/resnet10t", "timm/test_vit"])
@@ -288,10 +277,3 @@ def test_a_tag_that_timm_does_not_know_is_refused() -> None:
 def test_settings_that_name_no_weights_are_refused(name: str, given: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BackboneSettings(name=name, weights=given)
-
-
-def test_without_weights_nothing_is_read(make_file: MakeFile) -> None:
-    settings = with_file("resnet20", "absent.safetensors")
-    drawn = build_backbone(without_weights(settings), 3, 1, "backbone")
-    expected = build_backbone(BackboneSettings(name="resnet20"), 3, 1, "backbone")
-    assert all(map(torch.equal, drawn.parameters(), expected.parameters()))

@@ -10,20 +10,20 @@ import torch
 
 import grace.cli
 from grace.base.errors import GraceError, GraceWarning
-from grace.base.words import latex, printable, spreadsheet
+from grace.base.words import printable, spreadsheet
 from grace.cli import console
 from grace.data.folder_tree import class_name
 from grace.engine.device import Device
 from grace.engine.journal import Journal
 from grace.engine.launch import Launch
 from grace.methods.finetune import Finetune
-from grace.runs.record import read_record, read_records, same_run
+from grace.runs.record import read_record
 from grace.runs.run import run as run_experiment
 from grace.settings.experiment import DataSettings, EngineSettings, ScenarioSettings
 from grace.settings.load import load_experiment
 from grace.studies.frame import group_records
 from grace.studies.study import compare
-from grace.studies.table import numbers_csv, study_tables
+from grace.studies.table import comparison_numbers
 from support.commands import call
 from support.synthetic_records import MakeRecord
 from support.tiny_streams import dataset, recipe, settings
@@ -107,14 +107,6 @@ class TestTerminal:
 
 
 class TestPages:
-    def test_latex_rows_have_no_options(self, make_record: MakeRecord) -> None:
-        r"""Before, a row that began with [1cm] was the argument of the \\ above it."""
-        record = make_record("grace", 1)
-        rewritten(record.directory, experiment="[1cm]")
-        text = study_tables(compared([read_record(record.directory)]))[0].to_latex()
-        assert "% [1cm]" in text
-        assert latex("*a_b[") == "{*}a\\_b{[}"
-
     def test_names_are_no_formulas(self, make_record: MakeRecord) -> None:
         """Before, a spreadsheet ran an experiment's name; numbers stay exact."""
         record = make_record("grace", 1)
@@ -149,27 +141,6 @@ class TestRecords:
         path.write_text("\n".join([json.dumps(change(json.loads(first))), *rest, ""]))
         with pytest.raises(GraceError, match=says):
             read_record(path.parent)
-
-    def test_a_bad_record_given_by_name_is_left_out(self, make_record: MakeRecord) -> None:
-        """Before, it ended the report about the good ones."""
-        good, bad = make_record("der", 1), make_record("grace", 2)
-        (bad.directory / "run.json").write_text("[" * 100_000)
-        records, left_out = read_records([good.directory, bad.directory])
-        assert [record.method for record in records] == ["der"]
-        assert len(left_out) == 1
-        assert str(bad.directory) in left_out[0]
-
-    def test_resume_names_a_bad_record_and_goes_on(
-        self, make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Before, a deep one ended 'grace run --resume', and others were ignored in silence."""
-        monkeypatch.chdir(tmp_path)
-        good, bad = make_record("der", 1), make_record("der", 2)
-        (bad.directory / "run.json").write_text("[" * 100_000)
-        with pytest.warns(GraceWarning, match="left out: .*nested"):
-            found = same_run(None, good.info)
-        assert found is not None
-        assert found.directory.resolve() == good.directory
 
 
 class TestNames:
