@@ -109,6 +109,11 @@ def part(what: str, change: Callable[[Tensors], object]) -> Forge:
     return make
 
 
+def changed(name: str, change: Callable[[Any], Any]) -> Forge:
+    """Change one tensor of the head."""
+    return part("parts/head", lambda tensors: tensors.update({name: change(tensors[name])}))
+
+
 def file_of(what: str, change: Callable[[bytes], bytes | None]) -> Forge:
     """Change the file of one of the newest version's objects; its hash is wrong then."""
 
@@ -168,43 +173,38 @@ def method(name: str, **recipes: Any) -> Forge:
 
 
 TIMM = "settings/backbone/name"
+ABSENT = {"sha256": "0" * 64, "bytes": 10**12}
 GIANT = "timm/vit_giant_patch14_224"
 BACKBONE = "parts/backbone.0"
 VERSION, DOCUMENT = "version 2 of 'MODEL' cannot be brought back: ", "2.json' is damaged: "
 # What is said of a learner in MODEL; nothing: any clear message, or a sound answer.
 FORGERIES: Mapping[str, tuple[Forge, str]] = {
-    "a bit flips": (
-        file_of(BACKBONE, lambda data: data[:-1] + bytes([data[-1] ^ 1])),
-        f"{VERSION}backbone.0 is damaged: its content does not match its SHA-256",
-    ),
+    "a bit flips": (file_of(BACKBONE, lambda data: data[:-1] + b"?"), "does not match its SHA-256"),
     "a file is cut": (
         file_of("exemplars/0", lambda data: data[:20]),
-        "exemplars of class 0 is damaged: it has 20 bytes instead of 1232",
+        "it has 20 bytes instead of 1232",
     ),
     "a file goes": (file_of("parts/head", lambda _: None), "head is missing"),
-    "NaN": (
-        part(BACKBONE, lambda t: t["norm.bias"].fill(np.nan)),
-        f"{VERSION}tensor 'norm.bias' of the saved backbone 0 holds numbers not finite",
-    ),
+    "NaN": (part(BACKBONE, lambda t: t["norm.bias"].fill(np.nan)), "holds numbers not finite"),
     "huge weights": (
         part(BACKBONE, lambda t: t["conv.weight"].fill(3.4e38)),
-        "'MODEL': the scores are not finite: the weights are damaged",
+        "the scores are not finite",
     ),
     "transposed": (
-        part("parts/head", lambda t: t.update(weight=t["weight"].reshape(12, 4))),
-        "tensor 'weight' of the saved head is torch.float32 (12, 4), not torch.float32 (4, 12): ",
+        changed("weight", lambda t: t.T.copy()),
+        "torch.float32 (12, 4), not torch.float32 (4, 12)",
     ),
     "another type": (
-        part("parts/head", lambda t: t.update(bias=t["bias"].view("i4"))),
-        "tensor 'bias' of the saved head is torch.int32 (4,), not torch.float32 (4,): it belongs",
+        changed("bias", lambda t: t.view("i4")),
+        "torch.int32 (4,), not torch.float32 (4,)",
     ),
     "a tensor more": (
-        part(BACKBONE, lambda t: t.update({"\x1b[2J": t["norm.bias"]})),
-        "the saved backbone 0 has an unknown tensor '\\x1b[2J': it belongs to another network or",
+        part(BACKBONE, lambda t: t.update({"\x1b": t["norm.bias"]})),
+        "unknown tensor '\\x1b'",
     ),
     "a tensor less": (
         part(BACKBONE, lambda t: t.pop("norm.bias")),
-        "the saved backbone 0 lacks tensor 'norm.bias': it belongs to another network or was",
+        "backbone 0 lacks tensor 'norm.bias'",
     ),
     "no image": (black(0), "exemplars of class 0 are damaged: there are 0, not 6"),
     "other images": (
@@ -219,16 +219,16 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "a key twice": (
         text(b'{"format":1,', b'{"format":1,"format":1,'),
-        f"{DOCUMENT}the key 'format' stands twice in one object",
+        "'format' stands twice in one object",
     ),
     "a huge integer": (
         text(b'"number":2,', b'"number":' + b"9" * 400 + b","),
-        f"{DOCUMENT}the integer '{'9' * 40}\\u2026' has more than 20 digits",
+        "has more than 20 digits",
     ),
     "no number": (text(b'"number":2,', b'"number":NaN,'), f"{DOCUMENT}NaN is no number"),
     "too deep": (
         text(b'"values":{', b'"values":{"a":' + b"[" * 100 + b"]" * 100 + b","),
-        f"{DOCUMENT}it is nested more than 64 deep",
+        "64 deep",
     ),
     "a newer format": (
         document(("format", 2)),
@@ -237,19 +237,18 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     "a much newer format": (document(("format", 10**19)), "upgrade grace"),
     "a newer model": (document(("format", 2), name=CREATION), "model.json' has format 2"),
     "a path for a hash": (
-        document(("calibration/sha256", "../../../outside/secret")),
-        f"{DOCUMENT}calibration.sha256: it should be a text of the form",
+        document(("calibration/sha256", "../../secret")),
+        "it should be a text of the form",
     ),
     "a hash in capitals": (document(("calibration/sha256", "A" * 64)), "it should be a text"),
     "a negative size": (document(("calibration/bytes", -1)), f"{DOCUMENT}calibration.bytes: "),
     "a class that is none": (
         document(("forgotten", [1, 4])),
-        f"{DOCUMENT}it names a class index that does not exist",
+        "names a class index that does not exist",
     ),
     "a class with escapes for a name": (
         many_classes(1, "\x1b[2J"),
-        f"{DOCUMENT}the class name: '\\x1b[2J' has a control character, a line break or bytes that "
-        "are not UTF-8",
+        "'\\x1b[2J' has a control character",
     ),
     "a class with a zero byte": (many_classes(1, "a\0b"), "has a control character"),
     "a class with a path for a name": (many_classes(1, "../../outside/secret"), ""),
@@ -264,22 +263,17 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     "ten thousand backbones": (many_parts(10_000), "two of its parts are one object"),
     "a backbone of nothing": (many_parts(1), "lacks tensor"),
     "a part named like a score": (
-        document(("parts/calibration", {"sha256": "0" * 64, "bytes": 10**12})),
-        "too many for the memory of this machine",
+        document(("parts/calibration", ABSENT)),
+        "too many for the memory",
     ),
-    "a terabyte": (
-        vast(BACKBONE),
-        f"{VERSION}it says that it has 1000000006396 bytes, too many for the memory of this "
-        "machine: it is damaged, or needs a larger one",
-    ),
+    "a terabyte": (vast(BACKBONE), "1000000006396 bytes, too many for the memory of this machine"),
     "exemplars of a terabyte": (vast("exemplars/0"), "too many for the memory of this machine"),
     "scores of a terabyte": (vast("calibration"), "too many for the memory of this machine"),
     "three thousand updates": (many_updates(3_000), ""),
     "two hundred versions": (many_versions(200), ""),
     "ResNet-50": (
         document((TIMM, "resnet50")),
-        f"{VERSION}the saved backbone 0 lacks tensor 'body.bn1.bias': it belongs to another "
-        "network or was changed",
+        "the saved backbone 0 lacks tensor 'body.bn1.bias'",
     ),
     "ResNet-50 on large images": (
         document(
@@ -289,8 +283,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     ),
     "no such backbone": (
         document((TIMM, "resnet1\x1b")),
-        f"{VERSION}unknown backbone 'resnet1\\x1b'; did you mean 'resnet18'? (known: resnet20, "
-        "resnet32, resnet44, resnet56, resnet18, resnet34, resnet50, timm/<model>)",
+        "'resnet1\\x1b'; did you mean 'resnet18'?",
     ),
     "a backbone with a long name": (document((TIMM, "timm/" + "x" * 10**6)), ""),
     "a giant of timm": (document((TIMM, GIANT)), VERSION),
@@ -309,7 +302,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     "a method that keeps all": (method("joint"), VERSION),
     "epochs without end": (
         method("grace", base={"epochs": 10**9}),
-        f"{DOCUMENT}settings.method: base.epochs: it should be less than or equal to 1000000",
+        "base.epochs: it should be less than",
     ),
     "epochs beyond counting": (method("grace", base={"epochs": 10**19}), f"{DOCUMENT}settings"),
     "many milestones": (document(("settings/method/base/milestones", [5] * 300_000)), ""),
@@ -318,16 +311,15 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     "values that never end": (document(("values", {"compressions": 10**19})), VERSION),
     "a backbone of no class": (
         document(("values/class_counts", [0, 4])),
-        f"{VERSION}the saved grace is damaged: class_counts.0: it should be greater than or "
-        "equal to 1",
+        "class_counts.0: it should be",
     ),
     "values of no method": (
         document(("values/class_counts", [4])),
-        f"{VERSION}the saved grace does not count the classes of every backbone",
+        "the classes of every backbone",
     ),
     "no such version": (
         whole(lambda: b'{"version":7}', "current.json"),
-        "'MODEL' has no version 7 (it has 1, 2)",
+        "has no version 7 (it has 1, 2)",
     ),
     "a version of many digits": (
         whole(lambda: b'{"version": 99999999999999999999}', "current.json"),
@@ -338,8 +330,8 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     "empty lists": (whole(lambda: b'{"values":[' + b"[]," * (5 << 20) + b"[]]}"), f"{DOCUMENT}"),
     "many numbers": (whole(lambda: b"[" + b"1," * (1 << 23) + b"1]"), f"{DOCUMENT}"),
     "many keys": (
-        whole(lambda: b"{" + b",".join(b'"%d":0' % n for n in range(100_000)) + b"}"),
-        f"{DOCUMENT}it names no format",
+        whole(lambda: written({str(n): 0 for n in range(100_000)})),
+        "it names no format",
     ),
     "a string without an end": (whole(lambda: b'"' + b"\\" * (1 << 22)), f"{DOCUMENT}"),
     "too large a document": (whole(lambda: 5 * 10**10), "2.json' is damaged: it has"),

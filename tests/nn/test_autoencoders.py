@@ -1,19 +1,14 @@
 """Auto-encoders as a head: their scores in plain loops, draws, growth, masks, the ONNX file."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
 from grace.base.randomness import generator
-from grace.learner.export import Graph, check_onnx, write_onnx
-from grace.learner.exported import About
-from grace.methods.classifier import Classifier
 from grace.nn.autoencoders import AutoEncoders
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import MASKED
-from grace.nn.resnets import CifarResNet
 from grace.nn.weights import build_backbone
 
 
@@ -102,24 +97,6 @@ def test_half_precision_sums_in_float32() -> None:
     assert scores.dtype == torch.float32
     with torch.no_grad():
         torch.testing.assert_close(scores, made(features), atol=0.05, rtol=0.01)
-
-
-def test_the_onnx_file_gives_the_same_scores(tmp_path: Path) -> None:
-    backbone = CifarResNet(8, 3, generator(0)).eval()
-    made = AutoEncoders(64, 3, generator(0))
-    made.mask([1])
-    means, path = (0.4, 0.5, 0.6), tmp_path / "model.onnx"
-    about = About(
-        class_names=("a", "b", "c"), masked_classes=(1,), input_size=(3, 16, 16), fit="crop",
-        familiarities=(),
-    )  # fmt: skip
-    write_onnx(Graph(Classifier([backbone], made), means, (0.25,) * 3), about, path)
-    images = torch.randint(0, 256, (7, 3, 16, 16), generator=generator(1)).to(torch.uint8)
-    with torch.no_grad():
-        normalised = (images / 255 - torch.tensor(means)[:, None, None]) / 0.25
-        scores = made(backbone(normalised))
-    assert scores[:, 1].tolist() == [MASKED] * 7
-    assert check_onnx(path, images, scores) < 1e-4
 
 
 def test_each_class_is_scored_by_its_own_auto_encoder_alone() -> None:
