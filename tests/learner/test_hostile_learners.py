@@ -179,7 +179,10 @@ BACKBONE = "parts/backbone.0"
 VERSION, DOCUMENT = "version 2 of 'MODEL' cannot be brought back: ", "2.json' is damaged: "
 # What is said of a learner in MODEL; nothing: any clear message, or a sound answer.
 FORGERIES: Mapping[str, tuple[Forge, str]] = {
-    "a bit flips": (file_of(BACKBONE, lambda data: data[:-1] + b"?"), "does not match its SHA-256"),
+    "a bit flips": (
+        file_of(BACKBONE, lambda data: data[:-1] + b"\xff"),
+        "does not match its SHA-256",
+    ),
     "a file is cut": (
         file_of("exemplars/0", lambda data: data[:20]),
         "it has 20 bytes instead of 1232",
@@ -254,7 +257,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     "a class with a path for a name": (many_classes(1, "../../outside/secret"), ""),
     "a class with a long name": (many_classes(1, "x" * 10**6), "the class name: "),
     "a pile of accents": (many_classes(1, "e" + "\u0301\u0323" * 250_000), "the class name: "),
-    "ten thousand classes": (many_classes(10_000), VERSION),
+    "three thousand classes": (many_classes(3_000), VERSION),
     "backbones that are one": (
         edited(lambda t: t["parts"].update({"backbone.9": t["parts"]["backbone.0"]})),
         f"{DOCUMENT}two of its parts are one object",
@@ -262,10 +265,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
     "no backbone": (document(("parts", {})), VERSION),
     "ten thousand backbones": (many_parts(10_000), "two of its parts are one object"),
     "a backbone of nothing": (many_parts(1), "lacks tensor"),
-    "a part named like a score": (
-        document(("parts/calibration", ABSENT)),
-        "too many for the memory",
-    ),
+    "a part named like a score": (document(("parts/calibration", ABSENT)), "too many for"),
     "a terabyte": (vast(BACKBONE), "1000000006396 bytes, too many for the memory of this machine"),
     "exemplars of a terabyte": (vast("exemplars/0"), "too many for the memory of this machine"),
     "scores of a terabyte": (vast("calibration"), "too many for the memory of this machine"),
@@ -285,7 +285,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
         document((TIMM, "resnet1\x1b")),
         "'resnet1\\x1b'; did you mean 'resnet18'?",
     ),
-    "a backbone with a long name": (document((TIMM, "timm/" + "x" * 10**6)), ""),
+    "a backbone with a long name": (document((TIMM, "timm/" + "x" * 10**5)), ""),
     "a giant of timm": (document((TIMM, GIANT)), VERSION),
     "a giant of timm, unlearnt": (unlearnt((TIMM, GIANT)), ""),
     "no model of timm": (document((TIMM, "timm/no_such_model")), VERSION),

