@@ -11,7 +11,6 @@ from grace.base.words import (
     did_you_mean_one_of,
     in_bytes,
     in_count,
-    in_percent,
     in_seconds,
     one_line,
 )
@@ -23,7 +22,6 @@ from grace.base.words import (
         (in_bytes, {0: "0 B", 999: "999 B", 6400: "6.4 kB", 1_854_016: "1.9 MB",
                     44_706_048: "44.7 MB", 999_600: "1.0 MB", 123_400_000: "123 MB",
                     2_345_000_000: "2.3 GB"}),
-        (in_percent, {57.386: "57.39", None: "–"}),
         (in_count, {463_504: "0.46 M", 7_850: "7.8 k", 11_168_832: "11.2 M",
                     223_376_640: "223 M"}),
         (in_seconds, {4.21: "4.2 s", 185: "3:05 min", 7800: "2:10 h"}),

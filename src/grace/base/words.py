@@ -87,11 +87,6 @@ def did_you_mean_one_of(word: str, choices: Iterable[str], most: int = 12) -> st
     return did_you_mean(word, known) + (f" (known: {listed})" if known else "")
 
 
-def in_percent(value: float | None, digits: int = 2) -> str:
-    """Return percent with a fixed number of decimals, or "–"."""
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
 def in_interval(ends: tuple[float, float]) -> str:
     """Return an interval of shares in whole percent: "68 – 91 %"."""
     low, high = ends

@@ -35,23 +35,21 @@ VERBS = {
     "export": "Export a learner to an ONNX file, and check that it predicts the same.",
 }
 """What each verb does, as its docstring says it, in the order of the help."""
-PLACES = {name: f"{name}:{name}" for name in VERBS} | {
-    "predict": "ask:predict",
-    "evaluate": "ask:evaluate",
-    "export": "ask:export",
-    "compare": "study:compare",
-    "report": "study:report",
-    "list": "list:list_names",
-    "show": "list:show_settings",
-    "doctor": "learn:learn",
-    "rollback": "versions:rollback",
-    "forget": "versions:forget",
-    "set": "versions:set_settings",
-    "prune": "versions:prune",
-    "info": "versions:info",
-    "history": "versions:history",
+_OTHERS = {
+    "ask": "predict evaluate export",
+    "study": "compare report",
+    "list": "show",
+    "learn": "doctor",
+    "versions": "rollback forget set prune info history",
 }
-"""The module of this room and the function of each verb."""
+MODULES = {verb: verb for verb in VERBS} | {
+    verb: module for module, verbs in _OTHERS.items() for verb in verbs.split()
+}
+"""The module of this room that has each verb."""
+FUNCTIONS = {
+    "list": "list_names", "show": "show_settings", "set": "set_settings", "doctor": "learn",
+}  # fmt: skip
+"""The functions that have another name than their verb."""
 _UsageError: Any = typer.BadParameter.mro()[1]
 """The base of all errors of usage, for which typer has no public name."""
 
@@ -85,9 +83,9 @@ class Verbs(TyperGroup):
         return name, self._imported(name) if name and found else found, rest
 
     def _imported(self, name: str) -> Any:  # noqa: ANN401 - typer has no public type of commands
-        module, _, function = PLACES[name].partition(":")
+        module = import_module(f"grace.cli.{MODULES[name]}")
         single = typer.Typer(add_completion=False)
-        single.command(name)(getattr(import_module(f"grace.cli.{module}"), function))
+        single.command(name)(getattr(module, FUNCTIONS.get(name, name)))
         return typer.main.get_command(single)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from grace.base.words import counted, in_bytes, in_count, in_percent, in_seconds, printable
+from grace.base.words import counted, in_bytes, in_count, in_seconds, printable
 from grace.cli.console import terminal, text_of
 from grace.runs.model import TaskRecord
 
@@ -273,7 +273,7 @@ def _task_row(task: TaskRecord) -> str:
     return _cells(
         (
             str(task.task),
-            *(in_percent(share, 1) for share in shares),
+            *("–" if share is None else f"{share:.1f}" for share in shares),
             "–" if assessed == ["–", "–"] else "/".join(assessed),
             verdict or "–",
             str(task.backbones),

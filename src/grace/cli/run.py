@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from grace.base.errors import GraceError
-from grace.base.words import in_percent
 from grace.cli import options
 from grace.cli.console import say
 from grace.cli.options import split
@@ -86,15 +85,12 @@ def run(
 
 def print_summary(record: RunRecord, report: Path | None) -> None:
     """Print Last, Avg, forgetting, and the paths of the record and of its report, if it has one."""
-    last, average, forgetting = (
-        f"{in_percent(value)}{unit}" if value is not None else "–"
-        for value, unit in (
-            (record.last, " %"),
-            (record.average, " %"),
-            (record.forgetting, " points"),
-        )
+    shown = {"Last": record.last, "Avg": record.average, "forgetting": record.forgetting}
+    texts = (
+        f"{name} –" if value is None else f"{name} {value:.2f} {unit}"
+        for (name, value), unit in zip(shown.items(), ("%", "%", "points"), strict=True)
     )
-    say("", f"Last {last}   Avg {average}   forgetting {forgetting}", *record.info.notes)
+    say("", "   ".join(texts), *record.info.notes)
     say(f"record  {record.directory}", *([f"report  {report}"] if report else []))
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import to_jsonable_python
-from rich.console import Console, JustifyMethod
+from rich.console import JustifyMethod
 from rich.table import Table
 
 from grace.base.words import in_bytes, in_count, in_interval, in_seconds
-from grace.cli.console import emit_json, say, text_of
+from grace.cli.console import emit_json, say, terminal, text_of
 
 _UNITS: Mapping[str, Callable[[float], str]] = {
     "bytes": in_bytes,
@@ -78,7 +78,8 @@ def aligned(rows: Sequence[Sequence[str]], right: str = "") -> list[str]:
         table.add_column(justify=justify, no_wrap=number < last, overflow="fold")
     for row in rows:
         table.add_row(*map(text_of, row))
-    lines = Console(width=width).render_lines(table, pad=False)
+    console = terminal()
+    lines = console.render_lines(table, console.options.update_width(width), pad=False)
     return ["".join(part.text for part in line).rstrip() for line in lines]
 
 

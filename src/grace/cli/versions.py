@@ -172,12 +172,9 @@ def forget(
     back in its old place.
     """
     home, name = ModelStore.open(model), unicodedata.normalize("NFC", name)
-    unfinished = home.finish()
+    home.finish()
     versions = home.knowing(name)
     if not versions:
-        if unfinished is not None and unfinished.class_name == name:
-            say(f"finished what was interrupted: no image of '{name}' is left")
-            return
         say(f"'{model}' has forgotten '{name}' already: nothing to do")
         return
     if not yes:
@@ -231,14 +228,12 @@ def prune(
     if (keep is None) == (max_disk_mb is None):
         raise GraceError("what shall stay?", "give either --keep or --max-disk-mb")
     home = ModelStore.open(model)
-    unfinished = home.finish()
+    home.finish()
     before = bytes_of(home.documents())
     gone = home.prune(keep=keep, max_mb=max_disk_mb or 0)
     after = bytes_of(home.documents())
     if gone:
         say(f"removed {named_versions(gone)} of '{model}': {in_bytes(before - after)} freed")
-    elif unfinished is not None and unfinished.kind == "prune":
-        say(f"finished what was interrupted: {named_versions(unfinished.versions)} removed")
     else:
         say(f"'{model}' has no version to remove: nothing to do")
     say(f"{in_bytes(after)} are left")
@@ -275,7 +270,7 @@ def set_settings(
         table = aligned([["setting", "value"], *rows])
         say(*table, "", "'grace show folder' explains them")
         return
-    unfinished = home.finish()
+    home.finish()
     before = home.current()
     learner = grace.Learner.load(model)
     try:
@@ -283,15 +278,12 @@ def set_settings(
     except ConfigError as error:
         error.remedy = f"'grace set {quoted}' lists what can be set"
         raise
-    if not changes and unfinished is not None and unfinished.kind == "set":
-        assert unfinished.version is not None
-        changes, before = unfinished.settings, home.document(unfinished.version).parent
     if not changes:
         say(f"'{model}' is set so already: nothing to do")
         return
     number = home.current()
-    assert before is not None
-    assert number is not None
+    assert before
+    assert number
     old, new = home.document(before), home.document(number)
     say(
         *(f"set {change}" for change in changes),
