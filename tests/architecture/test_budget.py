@@ -14,14 +14,14 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
-    "base": (655, 10),
+    "base": (653, 10),
     "settings": (1128, 10),
     "data": (2402, 16),
     "engine": (1870, 21),
     "runs": (948, 8),
     "learner": (3847, 25),
     "studies": (2285, 15),
-    "cli": (1716, 14),
+    "cli": (1702, 14),
 }
 """Code lines and files of each room."""
 GROWING = {"methods", "nn"}
