@@ -271,7 +271,7 @@ def test_a_tag_that_timm_does_not_know_is_refused() -> None:
     ("name", "given", "message"),
     [
         ("resnet18", "timm", r"are for timm/<model>.<tag>, not for name 'resnet18'"),
-        ("timm/resnet18", "timm", r"need a tag behind name 'timm/resnet18'"),
+        ("timm/resnet18", "timm", r"are for timm/<model>.<tag>, not for name 'timm/resnet18'"),
         ("resnet18", "weights.pth", r"'weights.pth' should be none, timm, or a path ending in"),
     ],
 )

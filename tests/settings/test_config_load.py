@@ -109,7 +109,7 @@ def test_a_preset_for_every_method(tmp_path: Path) -> None:
     assert load_experiment(str(path), ["method=ewc"]).method.base.epochs == 4
 
 
-def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
+def test_all_errors_at_once_with_path_value_and_nearest_key() -> None:
     wrong = [
         "method.threshold=2",
         "method.treshold=0.4",
@@ -125,7 +125,7 @@ def test_all_errors_at_once_with_path_value_range_and_nearest_key() -> None:
     text = str(caught.value)
     assert len(caught.value.problems) == len(wrong) + 3  # Four seeds.
     assert "\n" not in text
-    assert "method.threshold = 2 should be less than or equal to 1 (range 0 <= value <= 1)" in text
+    assert "method.threshold = 2 should be less than or equal to 1;" in text
     assert "method.treshold: no such setting; did you mean 'method.threshold'?" in text
     # Other methods have this phase; a key of it would be refused the same.
     phases = "'method.base' and 'method.grow' and 'method.compress'"

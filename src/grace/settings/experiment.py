@@ -1,5 +1,6 @@
 """Settings of one experiment: data, scenario, memory, backbone, method, seeds, engine."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -207,20 +208,14 @@ class BackboneSettings(Settings):
 
     @model_validator(mode="after")
     def _weights_can_be_named(self) -> Self:
-        if self.weights == "timm":
-            model = self.name.removeprefix("timm/")
-            if model == self.name:
-                raise GraceError(
-                    f"weights 'timm' are for timm/<model>.<tag>, not for name '{self.name}'",
-                    "choose such a name, or weights=<path>.safetensors",
-                )
-            if "." not in model:
-                raise GraceError(
-                    f"weights 'timm' need a tag behind name '{self.name}', because the tag that "
-                    "timm takes without it changes with timm's version",
-                    f"see timm.list_pretrained('{model}.*')",
-                )
-        elif self.weights != "none" and not self.weights.endswith(".safetensors"):
+        is_tagged = re.fullmatch(r"timm/[^.]+\..+", self.name)
+        if self.weights == "timm" and not is_tagged:
+            # What timm takes without a tag changes with its version.
+            raise GraceError(
+                f"weights 'timm' are for timm/<model>.<tag>, not for name '{self.name}'",
+                "choose a name of timm.list_pretrained(), or weights=<path>.safetensors",
+            )
+        if self.weights not in ("none", "timm") and not self.weights.endswith(".safetensors"):
             raise GraceError(
                 f"weights '{self.weights}' should be none, timm, or a path ending in .safetensors"
             )

@@ -39,8 +39,7 @@ class ConfigError(GraceError):
     def __init__(self, problems: Collection[str]) -> None:
         self.problems = tuple(problems)
         count = f"{len(problems)} settings are wrong: " if len(problems) > 1 else ""
-        more = ["and others"] if len(problems) > MOST_PROBLEMS else []
-        super().__init__(count + "; ".join([*self.problems[:MOST_PROBLEMS], *more]))
+        super().__init__(count + "; ".join(self.problems[:MOST_PROBLEMS]))
 
 
 @final

@@ -1,4 +1,4 @@
-"""Say what is wrong with settings: path, value, range, nearest key; and which have no effect."""
+"""Say what is wrong with settings: path, value, nearest key; and which have no effect."""
 
 import json
 import re
@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
 from grace.base.errors import GraceError, demand_of, error_of
 from grace.base.words import did_you_mean, nearest
@@ -49,7 +48,7 @@ def problems_of(
         path, place = _located(fields, prefix, detail["loc"])
         if demand := demand_of(detail):
             wanted = demands.setdefault(path, {})
-            wanted[demand + _range(fields.get(place))] = None
+            wanted[demand] = None
             value, text = detail["input"], " or ".join(wanted)
             choices = re.findall("'(.+?)'", text)
             hint = did_you_mean(value, choices) if isinstance(value, str) else ""
@@ -66,18 +65,17 @@ def problems_of(
     return said
 
 
-def _fields(model: Model, prefix: str) -> dict[str, FieldInfo]:
-    """Map the dotted path of every setting and section, with "*" for the name of an entry."""
-    found: dict[str, FieldInfo] = {}
+def _fields(model: Model, prefix: str) -> list[str]:
+    """List the dotted path of every setting and section, with "*" for the name of an entry."""
+    found: list[str] = []
     for key, field in model.model_fields.items():
         path = _joined(prefix, key)
-        found[path] = field
         kind = get_origin(field.annotation)
         entry = ".*" if kind is dict else "[*]" if kind is tuple else ""
+        found.append(path)
         for inner in _models(field.annotation):
-            found[path + entry] = field
-            found |= _fields(inner, path + entry)
-    return found
+            found += [path + entry, *_fields(inner, path + entry)]
+    return list(dict.fromkeys(found))
 
 
 def _models(annotation: object) -> list[Model]:
@@ -87,9 +85,7 @@ def _models(annotation: object) -> list[Model]:
     return [model for part in get_args(annotation) for model in _models(part)]
 
 
-def _located(
-    fields: Mapping[str, FieldInfo], prefix: str, loc: Sequence[int | str]
-) -> tuple[str, str]:
+def _located(fields: Collection[str], prefix: str, loc: Sequence[int | str]) -> tuple[str, str]:
     """Return the dotted path of an error's location, as it was written and as in ``fields``.
 
     Labels that pydantic adds for unions are left out.
@@ -108,19 +104,8 @@ def _joined(prefix: str, path: str) -> str:
     return f"{prefix}.{path}" if prefix else path
 
 
-def _range(field: FieldInfo | None) -> str:
-    """Describe both ends of a number's range, e.g. " (range 0 <= value <= 1)"."""
-    text = "value"
-    for bound in field.metadata if field else ():
-        for name, sign in (("ge", "<="), ("gt", "<"), ("le", "<="), ("lt", "<")):
-            limit = getattr(bound, name, None)
-            if limit is not None:
-                text = f"{limit} {sign} {text}" if name[0] == "g" else f"{text} {sign} {limit}"
-    return f" (range {text})" if text != "value" else ""
-
-
 def _nearest_key(
-    path: str, place: str, fields: Mapping[str, FieldInfo], others: Mapping[str, Sequence[str]]
+    path: str, place: str, fields: Collection[str], others: Mapping[str, Sequence[str]]
 ) -> str:
     """Return a hint: the nearest key of the same section, else the same word in another one."""
     parent, _, key = path.rpartition(".")
@@ -193,15 +178,13 @@ def refuse_learner_settings(settings: ExperimentSettings) -> None:
     Raises:
         GraceError: naming the first of them.
     """
-    given, usual = settings.model_dump(), ExperimentSettings().model_dump()
-    for name in ("memory.validation", "memory.max_mb", "budget", "gate"):
-        section, _, field = name.partition(".")
-        for key in [field] if field else given[section]:
-            if given[section][key] != usual[section][key]:
-                raise GraceError(
-                    f"{section}.{key} has no effect on an experiment, only on a learner",
-                    "leave it out",
-                )
+    usual = ExperimentSettings()
+    for path in _fields(ExperimentSettings, ""):
+        is_learners = re.fullmatch(r"(budget|gate)\..+|memory\.(validation|max_mb)", path)
+        if is_learners and attrgetter(path)(settings) != attrgetter(path)(usual):
+            raise GraceError(
+                f"{path} has no effect on an experiment, only on a learner", "leave it out"
+            )
 
 
 def setting_text(value: object) -> str:

@@ -20,7 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from types import CodeType
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 from pydantic import Field
 from typing_extensions import override
@@ -39,9 +39,7 @@ _LIGHT = {*sys.stdlib_module_names, "annotated_types", "pydantic", "typing_exten
 _OWN_LIGHT = ("grace.settings.", "grace.base.errors", "grace.base.words")
 
 
-@final
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One registered name: a description, and the place of its code."""
 
     description: str
