@@ -1,6 +1,5 @@
 """Names and lists of operations as a setting."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from torch import Tensor
 
 from grace.data.augmentation import build_augmentation
 from grace.settings.augmentation import AugmentationSetting, crops_at_random, split_operation
-from grace.settings.experiment import DataSettings
 from grace.settings.load import ConfigError, dump_settings, load_experiment
 
 
@@ -18,24 +16,16 @@ def given(text: str) -> object:
 
 
 @pytest.mark.parametrize(
-    "name", ["none", "shift", "cifar", "imagenet", "autoaugment", "randaugment"]
-)
-def test_names_stay_words(name: str) -> None:
-    settings = DataSettings.model_validate({"augmentation": name})
-    assert settings.augmentation == name
-    assert json.loads(settings.model_dump_json())["augmentation"] == name
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("imagenet", "imagenet"),
         ("[crop, flip, cutout]", ("crop", "flip", "cutout")),
         ("[rotate]", ("rotate",)),
         ("[crop:2, brightness: 0.5, cutout: 8.0]", ("crop:2", "brightness:0.5", "cutout:8")),
         ("[crop, autoaugment, cutout]", ("crop", "autoaugment", "cutout")),
     ],
 )
-def test_lists_are_read_from_the_command_line(text: str, expected: tuple[str, ...]) -> None:
+def test_lists_are_read_from_the_command_line(text: str, expected: object) -> None:
     assert given(text) == expected
 
 

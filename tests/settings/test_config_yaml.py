@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace.base.errors import GraceError
 from grace.settings import yaml_text
 
 
@@ -33,14 +34,38 @@ def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     assert type(read) is type(value)
 
 
-def test_duplicate_keys_are_refused_where_they_stand() -> None:
-    with pytest.raises(ValueError, match=r"line 3, column 3: .*'b'"):
-        yaml_text.parse("a:\n  b: 1\n  b: 2\n", "here")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a:\n  b: 1\n  b: 2\n", "here: line 3, column 3: the key 'b' stands there twice"),
+        ("!!python/object/apply:os.getcwd []", "line 1, column 1: the tag"),
+        ("a: !!set {b}", "the tag"),
+        ("a: &a [*a]", "no value before it has the anchor '&a'"),
+        ("[" * 41, "it is nested more than 40 deep"),
+        ("a: &a [1, 1]\nb: [" + "*a, " * 33_400 + "]", "it has more than 100000 values"),
+        ("? [1]\n: 2", "a key should be a word"),
+        ("12345678901234567890123", "is beyond the whole numbers of 64 bits"),
+        ("9223372036854775808", "is beyond the whole numbers of 64 bits"),
+        ('"\\0"', "a text has a zero byte"),
+        ('"\\ud800": 1', "half a surrogate pair"),
+        ("a\n---\nb", "it has 2 documents; keep one"),
+        ("[1", "line 1, column 3"),
+        ("#" * (2**20 + 1), "more than 1048576"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_is_refused(text: str, says: str) -> None:
+    with pytest.raises(GraceError) as caught:
+        yaml_text.parse(text, "here")
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 200
 
 
-def test_no_code_is_run() -> None:
-    with pytest.raises(ValueError, match="the tag"):
-        yaml_text.parse("!!python/object/apply:os.getcwd []", "here")
+def test_an_alias_repeats_its_value() -> None:
+    assert yaml_text.parse(b"\xef\xbb\xbfa: &a {b: 1}\nc: *a", "here") == {
+        "a": {"b": 1},
+        "c": {"b": 1},
+    }
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12)
