@@ -74,9 +74,7 @@ def in_files(data: LabelledImages, folder: Path, size: int) -> LabelledImages:
     paths = [folder / f"{number}.png" for number in range(len(data))]
     for path, image in zip(paths, data.images.gather(torch.arange(len(data))), strict=True):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
-    return LabelledImages(
-        FileImages(paths, Reading(3, size, shorter=size), (size, size)), data.labels
-    )
+    return LabelledImages(FileImages(paths, Reading(3, size, shorter=size)), data.labels)
 
 
 def digest(batches: Iterable[tuple[Tensor, Tensor]]) -> str:

@@ -95,7 +95,7 @@ def test_one_rule_in_every_reader(wide: Path, fit: Fit) -> None:
     wanted = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
     learnt = load_update(wide, Reading(3, 8, fit=fit))
     assert torch.equal(learnt.images.pixels, wanted)
-    streamed = FileImages(paths, Reading(3, 8, shorter=8, fit=fit), (8, 8))
+    streamed = FileImages(paths, Reading(3, 8, shorter=8, fit=fit))
     assert torch.equal(streamed.gather(torch.arange(6)), wanted)
     assert torch.equal(streamed.subset(torch.tensor([4])).gather(torch.tensor([0])), wanted[4:5])
     for streaming in ("true", "false"):
@@ -120,23 +120,19 @@ def test_streamed_crops_are_of_the_whole_square(wide: Path) -> None:
     """With boxes of the whole image, a letterboxed crop shows the margins."""
     paths = sorted(wide.glob("ant/*.png"))
     draws = torch.full((3, 22), 0.999)
-    crops = FileImages(paths, Reading(3, 8, shorter=8, fit="letterbox"), (8, 8)).gather_crops(
-        torch.arange(3), draws
-    )
+    letterbox = FileImages(paths, Reading(3, 8, "letterbox", shorter=8))
+    crops = letterbox.gather_crops(torch.arange(3), draws)
     assert crops.shape == (3, 3, 8, 8)
     assert (crops == GREY).all(dim=1).any()
-    plain = FileImages(paths, Reading(3, 8, shorter=8), (8, 8)).gather_crops(torch.arange(3), draws)
+    plain = FileImages(paths, Reading(3, 8, shorter=8)).gather_crops(torch.arange(3), draws)
     assert not (plain == GREY).all(dim=1).any()
 
 
 def test_the_digest_of_streamed_images_knows_the_rule(wide: Path) -> None:
     paths = sorted(wide.glob("*/*.png"))
-    crop = FileImages(paths, Reading(3, 8, shorter=8), (8, 8))
-    assert (
-        crop.digest()
-        != FileImages(paths, Reading(3, 8, shorter=8, fit="letterbox"), (8, 8)).digest()
-    )
-    assert crop.digest() == FileImages(paths, Reading(3, 8, shorter=8, fit="crop"), (8, 8)).digest()
+    crop = FileImages(paths, Reading(3, 8, shorter=8))
+    assert crop.digest() != FileImages(paths, Reading(3, 8, shorter=8, fit="letterbox")).digest()
+    assert crop.digest() == FileImages(paths, Reading(3, 8, shorter=8, fit="crop")).digest()
 
 
 def test_it_is_part_of_the_protocol_unless_it_is_the_default() -> None:

@@ -15,7 +15,6 @@ from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
-from grace.base.errors import GraceError
 from grace.data.decoders import as_array
 from grace.data.decoding import Reading, decode, letterboxed, naming
 from grace.data.image_changes import crop_boxes
@@ -29,10 +28,8 @@ class FileImages(CroppableImages):
 
     paths: Sequence[Path]
     reading: Reading
-    """With a size, ``shorter`` must be the length of the shorter side before the centre crop;
-    random crops of letterboxed images are of the whole square."""
-    size: tuple[int, int]
-    """(H, W) in pixels of the images of ``gather``; a square if ``reading`` has a size."""
+    """Its size is the side of the squares of ``gather``, and ``shorter`` the length of the shorter
+    side before the centre crop; random crops of letterboxed images are of the whole square."""
 
     @override
     def __len__(self) -> int:
@@ -41,7 +38,8 @@ class FileImages(CroppableImages):
     @property
     @override
     def shape(self) -> tuple[int, int, int]:
-        return self.reading.channels, *self.size
+        assert self.reading.size is not None
+        return self.reading.channels, self.reading.size, self.reading.size
 
     @override
     def gather(self, indices: Tensor) -> Tensor:
@@ -51,17 +49,18 @@ class FileImages(CroppableImages):
     def gather_crops(self, indices: Tensor, draws: Tensor) -> Tensor:
         assert len(draws) == len(indices)
         draws, whole = draws.cpu(), replace(self.reading, size=None)
+        side = self.shape[1]
 
         def crop(path: Path, place: int) -> Image.Image:
             image, _ = decode(path, whole)
             if self.reading.fit == "letterbox":
                 # A crop of 8 % of the area is then still enlarged little.
-                image = letterboxed(image, min(max(image.size), 4 * self.size[0]))
+                image = letterboxed(image, min(max(image.size), 4 * side))
             box = crop_boxes(draws[place : place + 1], image.height, image.width)
             top, left, height, width = (int(value) for value in box[0])
             # Crop first: resize(box=…) would mix in pixels from outside the box.
             piece = image.crop((left, top, left + width, top + height))
-            return piece.resize(self.size[::-1], Image.Resampling.BILINEAR)
+            return piece.resize((side, side), Image.Resampling.BILINEAR)
 
         return self._decode(crop, indices)
 
@@ -81,22 +80,17 @@ class FileImages(CroppableImages):
     def _decode(self, read: Callable[[Path, int], Image.Image], indices: Tensor) -> Tensor:
         """Return a batch (B, C, H, W) of ``read(path, position in the batch)``."""
         paths = [self.paths[index] for index in indices.tolist()]
-        batch = torch.empty((len(paths), *self.size, self.reading.channels), dtype=torch.uint8)
+        batch = torch.empty((len(paths), *self.shape), dtype=torch.uint8)
 
         def fill(place: int) -> None:
             with naming(paths[place]):
                 image = read(paths[place], place)
-            if image.size[::-1] != self.size:
-                raise GraceError(
-                    f"image '{paths[place]}' has {image.width}×{image.height} pixels, but "
-                    f"'{self.paths[0]}' has {self.size[1]}×{self.size[0]}",
-                    "set data.image_size",
-                )
-            batch[place] = torch.from_numpy(as_array(image, self.reading.channels))
+            levels = torch.from_numpy(as_array(image, self.reading.channels))
+            batch[place] = levels.permute(2, 0, 1)
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(fill, range(len(paths))))
-        return batch.permute(0, 3, 1, 2).contiguous()
+        return batch
 
 
 def file_digest(path: Path) -> bytes:

@@ -4,11 +4,8 @@ Shapes: N images, C channels, H×W pixels.
 """
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, final
@@ -20,7 +17,7 @@ from grace.base.machine import memory_bytes
 from grace.base.words import in_bytes, printable
 from grace.data.arrays import chosen_classes, first_of_each, held_out, imagenet_constants
 from grace.data.decoders import Look, look_at_all
-from grace.data.decoding import Reading, upright_size
+from grace.data.decoding import Reading
 from grace.data.file_images import FileImages, file_digest
 from grace.data.findings import Looks, judge_images, refuse_first, sound_tree
 from grace.data.folder_tree import FolderTree, ImageFile
@@ -123,7 +120,7 @@ def _load(
 ) -> Dataset:
     names = [class_names[label] for label in chosen_classes(class_names, settings)]
     parts = _split(tree, settings, names)
-    streams = _streams(settings, reading, [file for part in parts for file in part])
+    streams = _streams(settings, sum(map(len, parts)) * reading.channels)
     side = settings.image_size
     if streams and side is not None:
         # 256 to 224 where crops are drawn from the whole image, as ImageNet is tested.
@@ -169,18 +166,17 @@ def _split(
     ]
 
 
-def _streams(
-    settings: DataSettings, reading: Reading, files: Sequence[ImageFile], limit: int = 4 * 1024**3
-) -> bool:
-    """Return True if images stay in files: by the setting, or above ``limit`` bytes of pixels."""
-    if settings.streaming != "auto":
-        return settings.streaming
-    num_pixels = (reading.size or 0) ** 2
-    for file in files if not num_pixels else ():  # The first readable image stands for all.
-        with suppress(GraceError):
-            num_pixels = math.prod(upright_size(file.path, reading.max_pixels))
-            break
-    return len(files) * reading.channels * num_pixels > limit
+def _streams(settings: DataSettings, num_values: int, limit: int = 4 * 1024**3) -> bool:
+    """Return True if images stay in files: by the setting, or above ``limit`` bytes of pixels.
+
+    ``num_values`` are images times channels.
+    """
+    side = settings.image_size
+    if settings.streaming == "auto":
+        return side is not None and num_values * side * side > limit
+    if settings.streaming and side is None:
+        raise GraceError("images that are streamed need one size", "set data.image_size")
+    return settings.streaming
 
 
 @final
@@ -235,8 +231,8 @@ def _read(
 ) -> tuple[list[Part], list[str]]:
     """Read the images of the training and the test part, and judge them.
 
-    Images that are streamed stay in their files. Their duplicates are then equal files, and
-    unreadable images are searched only if they are to be left out.
+    Images that are streamed stay in their files. Unreadable ones are then searched only if they are
+    to be left out; otherwise duplicates are equal files.
 
     Returns:
         The used images of each part, and notes.
@@ -303,34 +299,17 @@ def _stay_in_files(
     parts: Sequence[Sequence[ImageFile]], reading: Reading
 ) -> tuple[Sequence[Images], Looks]:
     """Leave images in their files; read only as much of them as is needed to judge them."""
-    side = reading.size
-
-    def header(path: Path) -> tuple[int, int] | GraceError:
-        try:
-            return (side, side) if side is not None else upright_size(path, reading.max_pixels)
-        except GraceError as error:
-            return error
-
+    assert reading.size is not None
+    size = (reading.size, reading.size)
     paths = [file.path for part in parts for file in part]
     if reading.skip_unreadable:
         found = look_at_all(paths, reading)
-        sizes = [
-            own if isinstance(own, GraceError) else (side, side) if side else own[0].size
-            for own in found
-        ]
+        looks = [own if isinstance(own, GraceError) else own[0] for own in found]
     else:
-        with ThreadPoolExecutor(4) as pool:
-            sizes = list(pool.map(header, paths))
-    both = list(zip(paths, sizes, strict=True))
-    keys = iter(file_keys([path for path, own in both if not isinstance(own, GraceError)]))
-    looks = [
-        own if isinstance(own, GraceError) else Look(size=own, key=next(keys)) for own in sizes
-    ]
-    width, height = next((look.size for look in looks if isinstance(look, Look)), (1, 1))
-    readable = {path for path, own in both if not isinstance(own, GraceError)}
+        looks = [Look(size=size, key=key) for key in file_keys(paths)]
+    readable = {path for path, own in zip(paths, looks, strict=True) if isinstance(own, Look)}
     return [
-        FileImages([file.path for file in part if file.path in readable], reading, (height, width))
-        for part in parts
+        FileImages([file.path for file in part if file.path in readable], reading) for part in parts
     ], looks
 
 
