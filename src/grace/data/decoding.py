@@ -294,32 +294,26 @@ def serve() -> None:
         request = json.loads(line)
         path, reading = Path(request["path"]), Reading(**request["reading"])
         pixels = b""
-        with _bounded(reading.max_pixels):
-            Image.MAX_IMAGE_PIXELS = request["limit"]
-            try:
-                image, size = decode(path, reading)
-                pixels = image.tobytes()
-                facts: dict[str, Any] = {"size": size, "shape": (image.height, image.width)}
-            except Exception as error:  # Damaged bytes can make decoders raise anything.
-                facts = dict(zip(("what", "remedy"), reason(path, error), strict=True))
+        _bound(reading.max_pixels)
+        Image.MAX_IMAGE_PIXELS = request["limit"]
+        try:
+            image, size = decode(path, reading)
+            pixels = image.tobytes()
+            facts: dict[str, Any] = {"size": size, "shape": (image.height, image.width)}
+        except Exception as error:  # Damaged bytes can make decoders raise anything.
+            facts = dict(zip(("what", "remedy"), reason(path, error), strict=True))
         answers.write(json.dumps(facts | {"num_bytes": len(pixels)}).encode() + b"\n" + pixels)
         answers.flush()
 
 
-@contextmanager
-def _bounded(max_pixels: int) -> Iterator[None]:
-    """Limit the time and memory of this process where the system can: Windows limits neither."""
+def _bound(max_pixels: int) -> None:
+    """Limit memory and time of one file where the system can: Windows limits neither."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
         # A gigabyte, more if the user allows more pixels, beside Python itself.
         most = 12 * max(max_pixels, MAX_PIXELS) + 2**28
         resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    if sys.platform == "win32":
-        yield
-        return
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+    if sys.platform != "win32":
+        # It starts anew with every file; a process that waits for one takes no time.
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)

@@ -153,7 +153,11 @@ class Scenario:
         self.order: Sequence[int] = tuple(
             class_order(num_classes, seed) if settings.class_order is None else settings.class_order
         )
-        _check_permutation(self.order, num_classes)
+        if sorted(self.order) != list(range(num_classes)):
+            raise GraceError(
+                f"scenario.class_order is no permutation of the labels 0 to {num_classes - 1}",
+                "list every label exactly once",
+            )
         self.task_sizes: Sequence[int] = task_sizes(num_classes, settings.base, settings.increment)
         if self.task_sizes[0] < 2:
             raise GraceError("the first task needs at least two classes", "raise scenario.base")
@@ -195,15 +199,3 @@ class Scenario:
         counts = torch.tensor([len(place) for place in places])
         labels = torch.repeat_interleave(torch.tensor(list(indices)), counts)
         return LabelledImages(data.images.subset(torch.cat(places)), labels)
-
-
-def _check_permutation(order: Sequence[int], num_classes: int) -> None:
-    if sorted(order) == list(range(num_classes)):
-        return
-    missing = sorted(set(range(num_classes)) - set(order))
-    raise GraceError(
-        f"scenario.class_order has {len(order)} entries and is no permutation of the labels "
-        f"0 to {num_classes - 1}"
-        + (f" (label {missing[0]} is missing)" if missing else "")
-        + ": list every label exactly once"
-    )
