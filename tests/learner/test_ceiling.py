@@ -2,10 +2,9 @@
 
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import pytest
 import torch
@@ -43,6 +42,7 @@ from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 ONE = recipe()
+REPLAY = Replay.Settings(base=ONE, update=ONE)
 IMAGE_BYTES = 3 * SIZE * SIZE
 # ResNet-8 with its buffers as float32, by hand as in test_learner: about 0.3 MB.
 BACKBONE = 4 * (74_160 + 480 + 480) + 7 * 8
@@ -76,22 +76,23 @@ def named_budget(refusal: str) -> float:
     return float(found[1])
 
 
-@final
-@dataclass(frozen=True)
-class Stream:
-    """What is learnt in turn, with which settings."""
-
-    method: BaseMethodSettings
-    size: int | None
-    validation: int
-    updates: Sequence[Mapping[int, int]]
+OTHERS = (
+    DER.Settings(base=ONE, grow=ONE),
+    REPLAY,
+    Finetune.Settings(base=ONE, update=ONE),
+    EWC.Settings(base=ONE, update=ONE),
+    Foster.Settings(base=ONE, boost=ONE, compress=ONE),
+    ICaRL.Settings(base=ONE, update=ONE),
+    Memo.Settings(base=ONE, grow=ONE),
+    WA.Settings(base=ONE, update=ONE),
+)
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> Stream:
-    num_images = st.integers(1, 20)
-    updates: list[Mapping[int, int]] = []
-    known = 0
+def streams(draw: st.DrawFn) -> tuple[BaseMethodSettings, dict[str, Any], list[dict[int, int]]]:
+    """A method, its memory, and the images of each class in each update."""
+    num_images, known = st.integers(1, 20), 0
+    updates: list[dict[int, int]] = []
     for _ in range(draw(st.integers(2, 3))):
         new = draw(st.integers(1 if known else 2, 3))
         counts = {index: draw(num_images) for index in range(known, known + new)}
@@ -100,166 +101,131 @@ def streams(draw: st.DrawFn) -> Stream:
         updates.append(counts)
         known += new
     threshold = st.sampled_from([0.0, 0.0, 0.3, 1.0])
-    grace = st.builds(lambda value: grows(threshold=value), threshold)
-    others = st.sampled_from(
-        [
-            DER.Settings(base=ONE, grow=ONE),
-            Replay.Settings(base=ONE, update=ONE),
-            Finetune.Settings(base=ONE, update=ONE),
-            EWC.Settings(base=ONE, update=ONE),
-            Foster.Settings(base=ONE, boost=ONE, compress=ONE),
-            ICaRL.Settings(base=ONE, update=ONE),
-            Memo.Settings(base=ONE, grow=ONE),
-            WA.Settings(base=ONE, update=ONE),
-        ]
-    )
-    method = draw(grace | others)
+    method = draw(threshold.map(lambda value: grows(threshold=value)) | st.sampled_from(OTHERS))
     # iCaRL classifies by its exemplars and refuses to have none.
     none = st.nothing() if method.name == "icarl" else st.just(0)
-    return Stream(
-        method=method,
-        size=draw(st.none() | none | st.integers(known, 60)),
-        validation=draw(st.integers(0, 3)),
-        updates=updates,
-    )
+    size = draw(st.none() | none | st.integers(known, 60))
+    return method, {"size": size, "validation": draw(st.integers(0, 3))}, updates
 
 
 # From less than a backbone, over little more than one, two and three, to more than all of it.
 budgets = st.floats(0.2, 0.4) | st.floats(0.2, 1.5) | st.just(9.0)
 
 
-class TestAnyStream:
-    def carry_out(
-        self, stream: Stream, max_mb: float, home: Path, upto: int
-    ) -> tuple[int, str, Learner]:
-        """Learn the first updates; returns how many were, the refusal, and the learner."""
-        made = create(
-            stream.method, home, size=stream.size, validation=stream.validation, max_mb=max_mb
-        )
-        for step, counts in enumerate(stream.updates[:upto]):
-            wants_images = stream.method.traits.memory == "exemplars" and stream.size != 0
-            try:
-                update = teach(made, counts, seed=step)
-            except ValueError as refusal:
-                assert not ModelStore.open(home).pending()
-                return step, str(refusal), made
-            for number in ModelStore.open(home).numbers():
-                assert bytes_on_disk(home, number) <= max_mb * 1e6
-            assert update.num_bytes <= max_mb * 1e6
-            if wants_images:
-                live = range(len(made.class_names))
-                assert all(len(made.method.memory.of_class(index)) >= 1 for index in live)
-        return upto, "", made
-
-    @hypothesis_settings(
-        max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
-    @given(stream=streams(), max_mb=budgets)
-    def test_no_version_is_larger(self, stream: Stream, max_mb: float) -> None:
-        total = len(stream.updates)
-        with tempfile.TemporaryDirectory() as folder:
-            done, refusal, made = self.carry_out(stream, max_mb, Path(folder) / "home", total)
-            if done == total:
-                return
-            assert len(made.history) == done
-            enough = named_budget(refusal)
-            assert enough * 1e6 > max_mb * 1e6
-            # Never much more than one backbone more than there are, or as much as EWC has to say of
-            # its only one, and little beside it.
-            most = 2 if stream.method.name == "ewc" else made.size().num_backbones + 1
-            assert enough * 1e6 < most * (BACKBONE + 30_000) + 40_000
-            again = self.carry_out(stream, enough, Path(folder) / "again", done + 1)
-            assert again[:2] == (done + 1, "")
+def carry_out(
+    method: BaseMethodSettings, memory: dict[str, Any], updates: list[dict[int, int]], home: Path
+) -> tuple[int, str, Learner]:
+    """Learn some updates; returns how many were learnt, the refusal, and the learner."""
+    made, limit = create(method, home, **memory), memory["max_mb"] * 1e6
+    for step, counts in enumerate(updates):
+        try:
+            update = teach(made, counts, seed=step)
+        except ValueError as refusal:
+            assert not ModelStore.open(home).pending()
+            return step, str(refusal), made
+        for number in ModelStore.open(home).numbers():
+            assert bytes_on_disk(home, number) <= limit
+        assert update.num_bytes <= limit
+        if method.traits.memory == "exemplars" and memory["size"] != 0:
+            assert all(made.method.memory.of_class(i) for i in range(len(made.class_names)))
+    return len(updates), "", made
 
 
-class TestGrowth:
-    def test_without_room_it_compresses_and_the_threshold_decays(self, tmp_path: Path) -> None:
-        made = create(grows(threshold=0.1, threshold_decay=0.5), tmp_path / "home", max_mb=0.4)
-        outcomes = [teach(made, {0: 12, 1: 12}).outcome]
-        outcomes += [teach(made, {index: 12}).outcome for index in (2, 3)]
-        verdicts = [outcome.verdict for outcome in outcomes]
-        assert verdicts == ["start", "compress (budget)", "compress (budget)"]
-        assert all(o.saturation is not None and o.saturation > 0.1 for o in outcomes[1:])
-        assert [outcome.threshold for outcome in outcomes[1:]] == pytest.approx([0.1, 0.05])
-        assert made.size().num_backbones == 1
-        # Compression by budget is compression: what it cost is told.
-        again = Learner.load(tmp_path / "home")
-        assert teach(again, {4: 12}).outcome.threshold == pytest.approx(0.025)
+@hypothesis_settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(stream=streams(), max_mb=budgets)
+def test_no_version_is_larger(stream: Any, max_mb: float) -> None:
+    method, memory, updates = stream
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        done, refusal, made = carry_out(method, memory | {"max_mb": max_mb}, updates, home)
+        if done == len(updates):
+            return
+        assert len(made.history) == done
+        enough = named_budget(refusal)
+        assert enough * 1e6 > max_mb * 1e6
+        # Never much more than one backbone more than there are, or as much as EWC has to say of
+        # its only one, and little beside it.
+        most = 2 if method.name == "ewc" else made.size().num_backbones + 1
+        assert enough * 1e6 < most * (BACKBONE + 30_000) + 40_000
+        again, upto = Path(folder) / "again", updates[: done + 1]
+        assert carry_out(method, memory | {"max_mb": enough}, upto, again)[:2] == (done + 1, "")
 
-    def test_with_room_for_two_it_grows_once(self, tmp_path: Path) -> None:
-        made = create(grows(), tmp_path / "home", max_mb=0.7, validation=2)
+
+def test_without_room_it_compresses_and_the_threshold_decays(tmp_path: Path) -> None:
+    made = create(grows(threshold=0.1, threshold_decay=0.5), tmp_path / "home", max_mb=0.4)
+    outcomes = [teach(made, {0: 12, 1: 12}).outcome]
+    outcomes += [teach(made, {index: 12}).outcome for index in (2, 3)]
+    verdicts = [outcome.verdict for outcome in outcomes]
+    assert verdicts == ["start", "compress (budget)", "compress (budget)"]
+    assert all(o.saturation is not None and o.saturation > 0.1 for o in outcomes[1:])
+    assert [outcome.threshold for outcome in outcomes[1:]] == pytest.approx([0.1, 0.05])
+    # Compression by budget is compression: what it cost is told.
+    again = Learner.load(tmp_path / "home")
+    assert teach(again, {4: 12}).outcome.threshold == pytest.approx(0.025)
+
+
+def test_with_room_for_two_it_grows_once() -> None:
+    for chosen in ({"threshold": 0.0}, {"threshold": 1.0, "expand_at": (2, 3)}):
+        made = create(grows(**chosen), max_mb=0.7, validation=2)
         updates = [teach(made, {0: 12, 1: 12}), *(teach(made, {i: 12}) for i in (2, 3))]
         verdicts = [update.outcome.verdict for update in updates]
         assert verdicts == ["start", "grow", "compress (budget)"]
         assert [update.num_backbones for update in updates] == [(0, 1), (1, 2), (2, 2)]
-        cost = updates[2].accuracy
-        assert cost.teacher is not None
-        assert cost.student is not None
-
-    def test_forced_growth_yields_to_the_ceiling_too(self) -> None:
-        made = create(grows(threshold=1.0, expand_at=(2, 3)), max_mb=0.4)
-        teach(made, {0: 6, 1: 6})
-        assert teach(made, {2: 6}).outcome.verdict == "compress (budget)"
-
-    def test_der_is_refused_where_it_cannot_grow(self, tmp_path: Path) -> None:
-        made = create(DER.Settings(base=ONE, grow=ONE), tmp_path / "home", max_mb=0.4)
-        teach(made, {0: 6, 1: 6})
-        with pytest.raises(ValueError, match=r"this update needs at least 0\.6") as refusal:
-            teach(made, {2: 6})
-        assert 2 * BACKBONE < named_budget(str(refusal.value)) * 1e6 < 2 * BACKBONE + 40_000
-        assert len(made.history) == 1
-        assert ModelStore.open(tmp_path / "home").numbers() == [1]
-        # A refused update leaves nothing behind that would stand in another's way.
-        made.forget("class 0")
-
-    def test_joint_is_refused_at_once(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="joint keeps all images, which no ceiling can bound"):
-            create(Joint.Settings(base=ONE), tmp_path / "home", max_mb=50.0)
-        assert not (tmp_path / "home").exists()
+        assert None not in (updates[2].accuracy.teacher, updates[2].accuracy.student)
 
 
-class TestExemplars:
-    def test_they_take_what_is_left(self, tmp_path: Path) -> None:
-        made = create(Replay.Settings(base=ONE, update=ONE), tmp_path / "home", max_mb=0.35)
-        update = teach(made, {0: 300, 1: 300})
-        left = 350_000 - bytes_on_disk(tmp_path / "home", 1)
-        assert update.num_exemplars == len(made.method.memory) < 600
-        # 4.5 + 2.5 + 2 · 0.6 kB and the settings are reserved, document and headers take 4 of them;
-        # an exemplar more of each class would not fit.
-        assert 0 <= left < 8_000
-        per_class = update.num_exemplars // 2
-        assert [len(made.method.memory.of_class(index)) for index in (0, 1)] == [per_class] * 2
-        # More classes share it, and each keeps the first of its herding.
-        first = pictures_of(made, 0)
-        teach(made, {2: 30})
-        assert 0 < len(made.method.memory.of_class(0)) < per_class
-        assert pictures_of(made, 0) == first[: len(pictures_of(made, 0))]
+def test_der_is_refused_where_it_cannot_grow(tmp_path: Path) -> None:
+    made = create(DER.Settings(base=ONE, grow=ONE), tmp_path / "home", max_mb=0.4)
+    teach(made, {0: 6, 1: 6})
+    with pytest.raises(ValueError, match=r"this update needs at least 0\.6") as refusal:
+        teach(made, {2: 6})
+    assert 2 * BACKBONE < named_budget(str(refusal.value)) * 1e6 < 2 * BACKBONE + 40_000
+    assert (len(made.history), ModelStore.open(tmp_path / "home").numbers()) == (1, [1])
+    # A refused update leaves nothing behind that would stand in another's way.
+    made.forget("class 0")
+    with pytest.raises(ValueError, match="joint keeps all images, which no ceiling can bound"):
+        create(Joint.Settings(base=ONE), tmp_path / "joint", max_mb=50.0)
+    assert not (tmp_path / "joint").exists()
 
-    @pytest.mark.parametrize(
-        ("memory", "expected"),
-        [
-            ({"size": 7}, [3, 3]),
-            ({"size": 0, "per_class": 4}, [4, 4]),
-            ({"size": None, "per_class": 5}, [5, 5]),
-            ({"size": 0}, [0, 0]),
-        ],
-    )
-    def test_a_smaller_memory_stays_as_it_is_set(
-        self, memory: Mapping[str, int | None], expected: Sequence[int]
-    ) -> None:
-        made = create(Replay.Settings(base=ONE, update=ONE), **memory, max_mb=5.0)
-        teach(made, {0: 9, 1: 9})
-        assert [len(made.method.memory.of_class(index)) for index in (0, 1)] == expected
 
-    def test_a_fixed_number_per_class_is_refused_where_not_one_fits(self) -> None:
-        replay = Replay.Settings(base=ONE, update=ONE)
-        tight = create(replay, size=0, per_class=4, max_mb=0.2)
-        with pytest.raises(ValueError, match="needs at least") as refusal:
-            teach(tight, {0: 9, 1: 9})
-        assert "2 exemplars" in str(refusal.value)
-        enough = create(replay, size=0, per_class=4, max_mb=named_budget(str(refusal.value)))
-        teach(enough, {0: 9, 1: 9})
-        assert all(len(enough.method.memory.of_class(index)) >= 1 for index in (0, 1))
+def test_exemplars_take_what_is_left(tmp_path: Path) -> None:
+    made = create(REPLAY, tmp_path / "home", max_mb=0.35)
+    update = teach(made, {0: 300, 1: 300})
+    left = 350_000 - bytes_on_disk(tmp_path / "home", 1)
+    assert update.num_exemplars == len(made.method.memory) < 600
+    # 4.5 + 2.5 + 2 · 0.6 kB and the settings are reserved, document and headers take 4 of them;
+    # an exemplar more of each class would not fit.
+    assert 0 <= left < 8_000
+    per_class = update.num_exemplars // 2
+    assert [len(made.method.memory.of_class(index)) for index in (0, 1)] == [per_class] * 2
+    # More classes share it, and each keeps the first of its herding.
+    first = pictures_of(made, 0)
+    teach(made, {2: 30})
+    assert 0 < len(made.method.memory.of_class(0)) < per_class
+    assert pictures_of(made, 0) == first[: len(pictures_of(made, 0))]
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        ({"size": 7}, 3),
+        ({"size": 0, "per_class": 4}, 4),
+        ({"size": None, "per_class": 5}, 5),
+        ({"size": 0}, 0),
+    ],
+)
+def test_a_smaller_memory_stays_as_it_is_set(memory: dict[str, Any], expected: int) -> None:
+    made = create(REPLAY, **memory, max_mb=5.0)
+    teach(made, {0: 9, 1: 9})
+    assert [len(made.method.memory.of_class(index)) for index in (0, 1)] == [expected] * 2
+
+
+def test_a_fixed_number_per_class_is_refused_where_not_one_fits() -> None:
+    with pytest.raises(ValueError, match=r"needs at least .* 2 exemplars") as refusal:
+        teach(create(REPLAY, size=0, per_class=4, max_mb=0.2), {0: 9, 1: 9})
+    enough = create(REPLAY, size=0, per_class=4, max_mb=named_budget(str(refusal.value)))
+    teach(enough, {0: 9, 1: 9})
+    assert all(len(enough.method.memory.of_class(index)) >= 1 for index in (0, 1))
 
 
 def pictures_of(made: Learner, index: int) -> list[bytes]:
@@ -309,10 +275,5 @@ def test_what_is_reserved_is_enough(variant: str, tmp_path: Path) -> None:
 
 
 def test_megabytes_are_rounded_up() -> None:
-    assert [in_mb(n) for n in (0, 1, 1000, 1001, 1_234_567)] == [
-        "0.000",
-        "0.001",
-        "0.001",
-        "0.002",
-        "1.235",
-    ]
+    told = [in_mb(n) for n in (0, 1, 1000, 1001, 1_234_567)]
+    assert told == ["0.000", "0.001", "0.001", "0.002", "1.235"]

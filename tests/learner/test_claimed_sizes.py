@@ -3,7 +3,6 @@
 import json
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from grace.engine.journal import Journal
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.replay import Replay
-from support.hostile_model import PROBE, Model
+from support.hostile_model import Model
 from support.interruptions import interrupted
 from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
@@ -51,52 +50,35 @@ def holes(path: Path, tensors: dict[str, tuple[str, list[int]]], metadata: Any =
     return 8 + len(header) + place
 
 
+MANY = ("U8", [HOLES // 192, 3, SIZE, SIZE])
+
+
 @pytest.mark.parametrize(
     ("place", "tensors", "message"),
     [
-        (("parts", "backbone.0"), {"x": ("F32", [HOLES // 4])}, "unknown tensor|lacks tensor"),
-        (("parts", "head"), {"bias": ("F32", [HOLES // 4])}, "lacks tensor"),
-        (("exemplars", "0"), {"images": ("U8", [HOLES // 192, 3, 8, 8])}, "images of class 0 take"),
-        (
-            ("validation", "0"),
-            {"images": ("U8", [HOLES // 192, 3, 8, 8])},
-            "images of class 0 take",
-        ),
-        (("calibration",), {"familiarities": ("F32", [HOLES // 4])}, "holds no scores"),
+        ("parts/backbone.0", {"x": ("F32", [HOLES // 4])}, "unknown tensor|lacks tensor"),
+        ("parts/head", {"bias": ("F32", [HOLES // 4])}, "lacks tensor"),
+        ("exemplars/0", {"images": MANY}, "images of class 0 take"),
+        ("exemplars/0", {"images": MANY, "num": True}, r"exemplars, and memory\.size is|too many"),
+        ("validation/0", {"images": MANY}, "images of class 0 take"),
+        ("calibration", {"familiarities": ("F32", [HOLES // 4])}, "holds no scores"),
     ],
 )
 def test_an_object_of_holes(
-    spoilt: Model, place: tuple[str, ...], tensors: dict[str, Any], message: str
+    spoilt: Model, place: str, tensors: dict[str, Any], message: str
 ) -> None:
     """With the right hash it cost 4.4 to 6.5 GB of memory before it was refused."""
-    home = spoilt.path
-    number = ModelStore.open(home).current()
-    document = home / "versions" / f"{number:04d}.json"
-    facts = json.loads(document.read_bytes())
-    sha256 = "0" * 64
-    size = holes(home / "objects" / f"{sha256}.safetensors", tensors)
-    owner: Any = facts
-    for key in place[:-1]:
+    home, sha256 = spoilt.path, "0" * 64
+    document = home / "versions" / f"{ModelStore.open(home).current():04d}.json"
+    facts = owner = json.loads(document.read_bytes())
+    for key in place.split("/"):
         owner = owner[key]
-    owner[place[-1]] |= {"sha256": sha256, "bytes": size}
+    if tensors.pop("num", False):
+        owner["num"] = facts["original_counts"]["0"] = HOLES // 192
+    size = holes(home / "objects" / f"{sha256}.safetensors", tensors)
+    owner |= {"sha256": sha256, "bytes": size}
     document.write_text(json.dumps(facts))
     with pytest.raises(DamagedError, match=message):
-        Learner.load(home)
-
-
-def test_more_exemplars_than_the_memory_holds(spoilt: Model) -> None:
-    home = spoilt.path
-    number = ModelStore.open(home).current()
-    document = home / "versions" / f"{number:04d}.json"
-    facts = json.loads(document.read_bytes())
-    sha256, count = "0" * 64, HOLES // 192
-    size = holes(
-        home / "objects" / f"{sha256}.safetensors", {"images": ("U8", [count, 3, SIZE, SIZE])}
-    )
-    facts["exemplars"]["0"] = {"sha256": sha256, "bytes": size, "num": count}
-    facts["original_counts"]["0"] = count
-    document.write_text(json.dumps(facts))
-    with pytest.raises(DamagedError, match=r"exemplars, and memory\.size is|too many"):
         Learner.load(home)
 
 
@@ -105,7 +87,7 @@ def test_an_entry_of_a_journal_of_holes(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Journal.__init__, "__defaults__", (0.0, 0.0))
     method = Replay.Settings(base=recipe(2), update=recipe())
     made = Learner.create(settings(method), shape=(3, SIZE, SIZE), directory=tmp_path / "model")
-    data, images = labelled({0: 8, 1: 8}), PROBE
+    data = labelled({0: 8, 1: 8})
     with interrupted(Journal, "offer_phase", after=True):
         made.update(data.images, class_names(data))
     (entry,) = (tmp_path / "model" / "pending").glob("*.safetensors")
@@ -114,7 +96,6 @@ def test_an_entry_of_a_journal_of_holes(tmp_path: Path, monkeypatch: pytest.Monk
     holes(entry, {"x": ("F32", [HOLES // 4])}, header["__metadata__"])
     again = Learner.load(tmp_path / "model")
     assert again.update(data.images, class_names(data)).accepted
-    assert len(images) > 0
 
 
 def test_the_header_alone_is_read(tmp_path: Path) -> None:
@@ -122,6 +103,5 @@ def test_the_header_alone_is_read(tmp_path: Path) -> None:
     path.write_bytes(b"0123456789")
     assert files.read_exactly(path, "it", 10, 4) == b"0123"
     assert files.read_exactly(path, "it", 10, 40) == b"0123456789"
-    refused: Callable[[], object] = lambda: files.read_exactly(path, "it", 11, 4)  # noqa: E731
     with pytest.raises(DamagedError, match="it has 10 bytes instead of 11"):
-        refused()
+        files.read_exactly(path, "it", 11, 4)

@@ -99,14 +99,12 @@ def test_a_linked_log_is_not_appended_to(tmp_path: Path) -> None:
     assert (tmp_path / "new").read_bytes() == b"line"
 
 
-def test_names_that_are_paths_are_refused() -> None:
+def test_names_that_are_paths_are_refused(tmp_path: Path) -> None:
     for name in ("..", ".", "", "a/b", "/a", "a\\b", "../x"):
         with pytest.raises(GraceError, match="is a path, and a folder is named after it"):
             refuse_path(name, "the experiment's name")
     assert refuse_path("my.study-2", "the experiment's name") == "my.study-2"
-
-
-def test_ours_may_lie_behind_a_link(tmp_path: Path) -> None:
+    # Ours may lie behind a link.
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert inside(tmp_path / "link", "a", "b") == tmp_path / "link" / "a" / "b"

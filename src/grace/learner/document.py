@@ -23,8 +23,6 @@ from grace.settings.experiment import ExperimentSettings, GateSettings
 
 FORMAT = 1
 """The format of documents that this grace writes."""
-MAX_BYTES = 1 << 25
-"""The largest document that is read: some 100,000 classes."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1)]

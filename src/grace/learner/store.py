@@ -36,7 +36,7 @@ from grace.base.files import inside, read_small
 from grace.base.lock import exclusive
 from grace.base.strict_json import read_model
 from grace.base.words import did_you_mean_one_of
-from grace.learner.document import MAX_BYTES, Creation, Document, parse, remedied
+from grace.learner.document import Creation, Document, parse, remedied
 from grace.learner.gate import Strict
 from grace.learner.history import Change, History, now, unnoted
 from grace.settings.experiment import ExperimentSettings
@@ -52,6 +52,8 @@ Put = Callable[[Mapping[str, "Tensor"]], Ref]
 OTHER_VERSION = "restore it from a backup, or roll back to another version"
 """Remedy for a version that is damaged."""
 _REFERENCE = re.compile(rb'"sha256"\s*:\s*"([0-9a-f]{64})"')
+_VERSION = re.compile(r"([0-9]{4}|[1-9][0-9]{4,19})\.json")
+"""Name of a document. Additional zeros are refused: grace never writes them."""
 _NUM_TRIES = 100
 """Times that a reader begins anew beside a process that changes the home."""
 
@@ -468,10 +470,8 @@ class ModelStore:
         folder = inside(self.path, "versions")
         if not folder.is_dir():
             return []
-        # Digits of other scripts and additional zeros are refused: grace never writes them.
-        found = (re.fullmatch(r"([0-9]{4,20})\.json", entry.name) for entry in folder.iterdir())
-        numbers = {match[1]: int(match[1]) for match in found if match}
-        return sorted(number for text, number in numbers.items() if text == f"{number:04d}")
+        paths = (path for path in folder.iterdir() if _VERSION.fullmatch(path.name))
+        return sorted(int(path.stem) for path in paths)
 
     def document(self, number: int) -> Document:
         """Read the document of one version.
@@ -482,12 +482,11 @@ class ModelStore:
         """
         path = self._document_path(number)
         if not os.path.lexists(path):
-            numbers = self.numbers()
-            known = ", ".join(map(str, numbers[-20:])) or "none"
-            more = "…, " if len(numbers) > 20 else ""
-            raise GraceError(f"'{self.path}' has no version {number} (it has {more}{known})")
+            known = ", ".join(map(str, self.numbers())) or "none"
+            raise GraceError(f"'{self.path}' has no version {number} (it has {known})")
         with remedied(OTHER_VERSION):
-            document = parse(Document, read_small(path, f"'{path}'", MAX_BYTES), f"'{path}'")
+            data = read_small(path, f"'{path}'", strict_json.MAX_BYTES)
+            document = parse(Document, data, f"'{path}'")
             if document.number != number:
                 raise DamagedError(
                     f"'{path}' is damaged: it says that it is version {document.number}"
@@ -525,7 +524,28 @@ class ModelStore:
         Raises:
             DamagedError: if the version in use is damaged; other damaged versions are left out.
         """
-        return [made for made in reversed(self.documents()) if made.digest == digest]
+        found: list[Document] = []
+        for number, data in self._texts():
+            if digest.encode() in data:
+                with suppress(DamagedError):
+                    found.append(self.document(number))
+        return [made for made in reversed(found) if made.digest == digest]
+
+    def _texts(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the bytes of all documents: a hundred need not be parsed at every update.
+
+        Raises:
+            DamagedError: if that of the version in use is damaged; others are left out.
+        """
+        for number in self.numbers():
+            path = self._document_path(number)
+            try:
+                data = read_small(path, f"'{path}'", strict_json.MAX_BYTES)
+            except DamagedError:
+                if number == self.current():
+                    raise
+            else:
+                yield number, data
 
     def steadily(self, read: Callable[[], T]) -> T:
         """Read from the home; begin anew if that fails because another process changed it.
@@ -587,14 +607,11 @@ class ModelStore:
         Raises:
             GraceError: if it is too large to be read again.
         """
-        data = document.dump()
-        if len(data) > MAX_BYTES:
-            raise GraceError(
-                f"version {document.number} of '{self.path}' has a document of {len(data)} bytes, "
-                f"more than the {MAX_BYTES} that can be read",
-                "learn fewer classes",
-            )
-        atomic.write_bytes(self._document_path(document.number), data)
+        path = self._document_path(document.number)
+        try:
+            atomic.write_bytes(path, document.dump())
+        except GraceError as error:
+            raise error.found_in(f"'{path}'") from None
 
     def make_current(self, number: int) -> None:
         """Put a version in use."""
@@ -611,19 +628,9 @@ class ModelStore:
 
     def remove_unused(self) -> None:
         """Remove objects that no version refers to."""
-        used: set[str] = set()
-        # Everything that looks like a reference counts: nothing is lost, and a hundred documents
-        # need not be parsed at every update.
-        for number in self.numbers():
-            path = self._document_path(number)
-            try:
-                data = read_small(path, f"'{path}'", MAX_BYTES)
-            except DamagedError:
-                if number == self.current():
-                    raise
-                continue  # An old version that cannot be read uses nothing.
-            used.update(match.decode() for match in _REFERENCE.findall(data))
-        self._objects.keep_only(used)
+        # Everything that looks like a reference counts, so that nothing is lost.
+        found = (_REFERENCE.findall(data) for _, data in self._texts())
+        self._objects.keep_only(match.decode() for matches in found for match in matches)
 
     def _document_path(self, number: int) -> Path:
         return inside(self.path, "versions") / f"{number:04d}.json"

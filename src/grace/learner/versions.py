@@ -138,9 +138,6 @@ def _refuse_too_large(document: Document) -> None:
     for index, ref in kept:
         if ref.bytes > 500 + image_bytes * ref.num:
             raise DamagedError(f"{ref.num} images of class {index} take {ref.bytes} bytes")
-    for index, ref in document.exemplars.items():
-        if ref.num > document.original_counts.get(index, 0):
-            raise DamagedError(f"it keeps more images of class {index} than there ever were")
     num = sum(ref.num for ref in document.exemplars.values())
     if memory.size is not None and memory.per_class is None and num > memory.size:
         raise DamagedError(f"it keeps {num} exemplars, and memory.size is {memory.size}")
