@@ -12,8 +12,6 @@ ROWS = [[90.0], [60.0, 80.0], [70.0, 50.0, 95.0]]
 def test_matrix_on_true_boundaries() -> None:
     matrix = metrics.accuracy_matrix(ROWS)
     assert matrix == [[90.0, None, None], [60.0, 80.0, None], [70.0, 50.0, 95.0]]
-    with pytest.raises(ValueError, match="after task 2 there are 1"):
-        metrics.accuracy_matrix([[90.0], [60.0]])
 
 
 def test_forgetting_and_backward_transfer_by_hand() -> None:
@@ -30,21 +28,19 @@ def test_forgetting_and_backward_transfer_by_hand() -> None:
 
 def test_last_and_average() -> None:
     # GRACE's §2 convention: Avg includes task 1.
-    assert metrics.last([90.0, 70.0, 71.0]) == 71.0
     assert metrics.average([90.0, 70.0, 71.0]) == pytest.approx(77.0)
 
 
 def test_single_task_forgets_nothing_known() -> None:
     matrix = metrics.accuracy_matrix([[88.0]])
     assert (metrics.forgetting(matrix), metrics.backward_transfer(matrix)) == (None, None)
-    assert metrics.average([88.0]) == metrics.last([88.0]) == 88.0
-    assert (metrics.last([]), metrics.average([])) == (None, None)
+    assert metrics.average([88.0]) == 88.0
+    assert metrics.average([]) is None
 
 
 def test_joint_at_the_last_task_only_has_a_last_and_nothing_else() -> None:
     matrix = metrics.accuracy_matrix([None, None, [80.0, 81.0, 82.0]])
     assert matrix[0] == [None, None, None]
-    assert metrics.last([None, None, 81.0]) == 81.0
     assert (metrics.average([None, None, 81.0]), metrics.forgetting(matrix)) == (None, None)
     assert metrics.backward_transfer(matrix) is None
 

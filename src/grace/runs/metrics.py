@@ -8,8 +8,6 @@ if a task that it needs was not tested: joint training may skip all tasks but th
 from collections.abc import Sequence
 from statistics import fmean
 
-from grace.base.errors import GraceError
-
 Matrix = list[list[float | None]]
 
 
@@ -22,25 +20,8 @@ def accuracy_matrix(rows: Sequence[Sequence[float | None] | None]) -> Matrix:
 
     Returns:
         The T×T matrix R; ``None`` above the diagonal and in missing rows.
-
-    Raises:
-        GraceError: row t does not hold t values.
     """
-    size = len(rows)
-    matrix: Matrix = []
-    for number, row in enumerate(rows, start=1):
-        if row is not None and len(row) != number:
-            raise GraceError(
-                f"after task {number} there are {len(row)} per-task accuracies instead of {number}"
-            )
-        known = list(row) if row is not None else []
-        matrix.append([*known, *[None] * (size - len(known))])
-    return matrix
-
-
-def last(accuracies: Sequence[float | None]) -> float | None:
-    """Return *Last* = A_T from A_1..A_T (docs/protocols.md#metrics)."""
-    return accuracies[-1] if accuracies else None
+    return [[*(row or ()), *[None] * (len(rows) - len(row or ()))] for row in rows]
 
 
 def average(accuracies: Sequence[float | None]) -> float | None:

@@ -250,7 +250,7 @@ class RunRecord:
     @property
     def last(self) -> float | None:
         """A_T (%)."""
-        return metrics.last(self.accuracies())
+        return next(reversed(self.accuracies()), None)
 
     @property
     def average(self) -> float | None:
@@ -270,7 +270,7 @@ class RunRecord:
     @property
     def task_aware_last(self) -> float | None:
         """Task-aware accuracy after the last task (%)."""
-        return metrics.last(self.accuracies(task_aware=True))
+        return next(reversed(self.accuracies(task_aware=True)), None)
 
     @property
     def seconds(self) -> float:

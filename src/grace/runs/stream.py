@@ -130,7 +130,7 @@ class Stream:
             merge_weight=outcome.merge_weight,
             reason=outcome.reason,
             measures=dict(outcome.measures),
-            backbones=self._num_backbones,
+            backbones=len(network.backbones) if network else 0,
             parameters=ParameterRecord(backbones=backbones, heads=heads, total=backbones + heads),
             bytes=BytesRecord(
                 weights=network.num_bytes() if network else 0, exemplars=method.memory.num_bytes
@@ -145,40 +145,34 @@ class Stream:
             seconds=SecondsRecord(learn=seconds, evaluate=evaluating, total=seconds + evaluating),
         )
 
-    @property
-    def _num_backbones(self) -> int:
-        network = self.method.state.network.value
-        return len(network.backbones) if network and self.method.classifiers() else 0
-
     def encoded(self) -> bytes:
         """Return the state after the tasks learnt so far as the bytes of a file."""
         return encode(self.method, self.settings, self.shape, self._constants, self.learnt)
 
     def load(self, path: Path) -> None:
-        """Take the state that an earlier process saved, if there is one.
-
-        The other processes of the run get it too; see ``follow``.
+        """Take the state that an earlier process saved, if there is one; see ``follow``.
 
         Raises:
             DamagedError: if the file cannot be trusted.
         """
-        if not os.path.lexists(path):
-            self.ranks.broadcast_value([])
-            return
-        facts, kept = read(path)
-        self._take(facts, kept, f"'{path}'")
-        self.ranks.broadcast_value([facts.model_dump_json(), kept])
+        saved: list[Any] = []
+        if os.path.lexists(path):
+            facts, kept = read(path)
+            saved = [facts.model_dump_json(), kept]
+        self.ranks.broadcast_value(saved)
+        self._take(saved, f"'{path}'")
 
     def follow(self, saved: Sequence[Any]) -> None:
         """Take the state that the first process loaded, and learn along with it."""
-        if saved:
-            self._take(SavedMethod.model_validate_json(saved[0]), saved[1], "a broadcast state")
+        self._take(saved, "a broadcast state")
         for task in self.scenario:
             if task.number <= len(self.learnt):
                 self.recall(task)
             else:
                 self.learn(task, None)
 
-    def _take(self, facts: SavedMethod, kept: Any, what: str) -> None:  # noqa: ANN401
-        restore(self.method, facts, kept, what)
-        self.learnt = list(facts.tasks)
+    def _take(self, saved: Sequence[Any], what: str) -> None:
+        if saved:
+            facts = SavedMethod.model_validate_json(saved[0])
+            restore(self.method, facts, saved[1], what)
+            self.learnt = list(facts.tasks)

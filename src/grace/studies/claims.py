@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal, final
 
@@ -212,18 +212,16 @@ def _falls(claim: ClaimSettings, protocol: str, result: StudyResult) -> Compared
 
 def _grid_lines(setting: str, protocol: str, result: StudyResult) -> Iterator[list[str]]:
     """Yield rows of grids that differ in one setting only, by its rising value."""
-    standing = set(result.rows_in(protocol))
+    import pandas as pd
+
     for name, row in result.study.rows.items():
-        if row.grid is None or setting not in row.grid:
-            continue
-        place = list(row.grid).index(setting)
-        lines: dict[tuple[str, ...], dict[float, str]] = {}
-        for label in filter(standing.__contains__, result.study.grid_rows(name)):
-            parts = label.split("/")
-            line = lines.setdefault((*parts[:place], *parts[place + 1 :]), {})
-            line[float(parts[place])] = label
-        for line in lines.values():
-            yield [line[value] for value in sorted(line)]
+        if row.grid is not None and setting in row.grid:
+            points = pd.DataFrame(product(*row.grid.values()), columns=list(row.grid))
+            points.index = pd.Index(result.study.grid_rows(name))
+            standing = points.loc[points.index.isin(result.rows_in(protocol))]
+            others = [key for key in row.grid if key != setting]
+            lines = standing.groupby(others) if others else [("", standing)]
+            yield from (list(line.sort_values(setting).index) for _, line in lines)
 
 
 def _on_front(claim: ClaimSettings, protocol: str, result: StudyResult) -> Compared:
