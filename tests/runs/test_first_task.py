@@ -24,6 +24,7 @@ from grace.engine import rounding
 from grace.engine.device import Device
 from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Phase
+from grace.engine.rounding import Rounding
 from grace.engine.trainer import Trainer
 from grace.learner.learner import Learner
 from grace.methods.dgr import DGR
@@ -34,7 +35,6 @@ from grace.nn.backbone import Backbone
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import Head, LinearHead
 from grace.runs.model import RunRecord
-from grace.runs.provenance import fingerprints
 from grace.runs.run import identify
 from grace.runs.run import run as run_experiment
 from grace.settings.experiment import (
@@ -43,7 +43,6 @@ from grace.settings.experiment import (
     ScenarioSettings,
     SeedSettings,
 )
-from grace.settings.load import load_experiment
 from grace.settings.method import AnyMethodSettings
 from grace.settings.registry import METHODS, Entry
 from support.contract import VARIANTS
@@ -123,17 +122,20 @@ def test_methods_that_begin_alike_train_it_once_and_end_with_the_same_bits(
 ) -> None:
     shared = tmp_path / "first-tasks"
     for number, (name, method) in enumerate(ALIKE.items()):
-        alone = run(method, tmp_path / f"{name} alone", None, IMAGES)
+        images = IMAGES if name in ("der", "wa") else PAIR  # Two take a later task too.
+        alone = run(method, tmp_path / f"{name} alone", None, images)
         trained.clear()
-        record = run(method, tmp_path / name, shared, IMAGES)
+        record = run(
+            method, tmp_path / name, shared if images is PAIR else tmp_path / "two", images
+        )
+        is_second = number > 0 if images is PAIR else name == "der"
         assert results(record) == results(alone)
-        assert ("base" in trained) == (number == 0), name
+        assert ("base" in trained) != is_second, name
         base = record.tasks[0].phases[0]
         assert (base.name, base.epochs) == ("base", 2)
         # What another run spent counts as this one's cost, and the record says so.
-        assert (base.earlier > 0) == base.is_shared == (number > 0)
-        assert base.seconds >= base.earlier
-        assert record.tasks[0].seconds.learn >= base.seconds
+        assert (base.earlier > 0) == base.is_shared == is_second
+        assert record.tasks[0].seconds.learn >= base.seconds >= base.earlier
     # Linear heads alone are 2 × 64 + 2: a whole ResNet-8 and its head lie there, once.
     assert len(list(shared.rglob("*.safetensors"))) == 1
 
@@ -213,54 +215,43 @@ def test_what_was_left_damaged_is_trained_anew(
     assert "base" not in trained
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [{"threads": 2}, {"channels_last": False}, {"compile": False}],
-    ids=lambda engine: next(iter(engine)),
-)
 def test_what_rounds_otherwise_is_not_shared(
-    trained: list[str], tmp_path: Path, engine: dict[str, Any]
-) -> None:
-    threads = torch.get_num_threads()
-    try:
-        shared = tmp_path / "first-tasks"
-        run(ALIKE["replay"], tmp_path / "one", shared, engine=EngineSettings(threads=1))
-        trained.clear()
-        other = EngineSettings(**{"threads": 1, **engine})
-        run(ALIKE["wa"], tmp_path / "two", shared, engine=other)
-        assert "base" in trained
-        trained.clear()
-        run(ALIKE["wa"], tmp_path / "three", shared, engine=EngineSettings(threads=1))
-        assert "base" not in trained
-    finally:
-        torch.set_num_threads(threads)
-
-
-def test_other_instructions_do_not_share_it(
     trained: list[str], shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ "AMD EPYC" names every processor of a maker: 25.0 % came out where 71.25 % belonged."""
-    for owner, name in (
-        ("processor", "processor_name"),
-        ("processor", "processor_flags"),
-        ("torch", "get_cpu_capability"),
-        ("environment", "ONEDNN_MAX_CPU_ISA"),
-        ("environment", "ATEN_CPU_CAPABILITY"),
-        ("probe", "_probe"),
-    ):
-        trained.clear()
-        with monkeypatch.context() as patch:
-            if owner == "environment":
-                patch.setenv(name, "AVX2")
-            elif owner == "torch":
-                patch.setattr(torch.backends.cpu, name, lambda: "AVX2")
-            else:
-                patch.setattr(rounding, name, lambda *_: "another")
-            run(ALIKE["wa"], tmp_path / name, shared)
-        assert "base" in trained, name
+    with monkeypatch.context() as patch:
+        patch.setenv("ATEN_CPU_CAPABILITY", "AVX2")
+        run(ALIKE["wa"], tmp_path / "two", shared)
+    assert "base" in trained
     trained.clear()
-    run(ALIKE["der"], tmp_path / "as at first", shared)
+    run(ALIKE["wa"], tmp_path / "three", shared)
     assert "base" not in trained
+
+
+def test_all_that_decides_how_sums_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(**engine: Any) -> str:
+        return str(Rounding.of(Device.from_settings(EngineSettings(device="cpu", **engine))))
+
+    threads = torch.get_num_threads()
+    seen = [found(threads=threads)]
+    try:
+        seen += [found(threads=threads + 1), found(threads=threads, channels_last=False)]
+        seen += [found(threads=threads, compile=False)]
+        patched = (
+            *((rounding, name) for name in ("processor_name", "processor_flags", "_probe")),
+            (torch.backends.cpu, "get_cpu_capability"),
+        )
+        for owner, name in patched:
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, lambda *_: "another")
+                seen.append(found(threads=threads))
+        for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, "AVX2")
+                seen.append(found(threads=threads))
+    finally:
+        torch.set_num_threads(threads)
+    assert len(set(seen)) == len(seen)
 
 
 def test_a_process_with_other_instructions_has_another_probe() -> None:
@@ -274,18 +265,11 @@ def test_a_process_with_other_instructions_has_another_probe() -> None:
         "EngineSettings; print(Rounding.of(Device.from_settings(EngineSettings(device='cpu'))))"
     )
     limits = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **limits},
-        capture_output=True,
-        text=True,
-        check=True,
+    there = subprocess.check_output(
+        [sys.executable, "-c", code], env=os.environ | limits, text=True
     )
-    device = Device.from_settings(EngineSettings(device="cpu"))
-    probes = [
-        text.strip().partition("; probe: ")[2]
-        for text in (done.stdout, str(rounding.Rounding.of(device)))
-    ]
+    here = str(Rounding.of(Device.from_settings(EngineSettings(device="cpu"))))
+    probes = [text.strip().partition("; probe: ")[2] for text in (there, here)]
     assert [len(probe) for probe in probes] == [16, 16]
     assert probes[0] != probes[1]
 
@@ -319,11 +303,6 @@ def test_a_forged_entry_is_trained_anew(
     assert record.tasks[0].phases[0].losses.keys() == {"classification"}
 
 
-def test_a_folder_that_cannot_be_made_ends_no_run(tmp_path: Path) -> None:
-    (tmp_path / "first-tasks").write_text("no folder")
-    assert run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks").complete
-
-
 def test_a_run_killed_behind_a_shared_first_task_goes_on(tmp_path: Path) -> None:
     shared = tmp_path / "first-tasks"
     run(ALIKE["replay"], tmp_path / "one", shared, IMAGES)
@@ -354,8 +333,9 @@ def test_what_an_interrupted_run_had_done_itself_was_not_shared(tmp_path: Path) 
     assert two.tasks[0].phases[0].earlier > 0
 
 
-def test_a_full_disk_for_others_ends_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("trouble", ["no folder", "full disk"])
+def test_a_first_task_that_cannot_be_left_ends_no_run(
+    trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = atomic.write_bytes
 
@@ -364,15 +344,22 @@ def test_a_full_disk_for_others_ends_no_run(
             raise OSError(28, "No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(atomic, "write_bytes", full)
+    if trouble == "no folder":
+        (tmp_path / "first-tasks").touch()
+    else:
+        monkeypatch.setattr(atomic, "write_bytes", full)
     assert run(ALIKE["replay"], tmp_path / "one", tmp_path / "first-tasks").complete
 
 
-class Smooth(Method):
-    """A method whose first task has a loss of its own."""
+class Plain(Method):
+    """A method whose first task is everyone's."""
 
     def later_task(self, task: Task) -> Steps[Outcome]:
         raise AssertionError("there is no later task")
+
+
+class Smooth(Plain):
+    """A method whose first task has a loss of its own."""
 
     def classification_phase(self, *arguments: Any, **named: Any) -> Phase:
         def objective(batch: Batch) -> dict[str, Loss]:
@@ -383,11 +370,8 @@ class Smooth(Method):
         return replace(phase, objective=objective)
 
 
-class Headed(Method):
+class Headed(Plain):
     """A method whose heads start at zero."""
-
-    def later_task(self, task: Task) -> Steps[Outcome]:
-        raise AssertionError("there is no later task")
 
     @staticmethod
     def make_head(
@@ -398,23 +382,13 @@ class Headed(Method):
         return head
 
 
-class Fresh(Method):
+class Fresh(Plain):
     """A method whose first network is another one."""
-
-    def later_task(self, task: Task) -> Steps[Outcome]:
-        raise AssertionError("there is no later task")
 
     def fresh_network(self, task: Task, backbone: Backbone | None = None) -> ExpandableNetwork:
         network = super().fresh_network(task, backbone)
         nn.init.zeros_(next(iter(network.head.parameters())))
         return network
-
-
-class Plain(Method):
-    """A method whose first task is everyone's."""
-
-    def later_task(self, task: Task) -> Steps[Outcome]:
-        raise AssertionError("there is no later task")
 
 
 @pytest.mark.parametrize(
@@ -494,48 +468,6 @@ class TestContentAddress:
             {"augmentation": []},
         ):
             assert start_of(replace(phase, **changes)) is None, changes
-
-
-@pytest.mark.parametrize(
-    ("overrides", "same"),
-    [
-        (["method=der"], True),
-        (["method=memo"], True),
-        (["method.grow.epochs=3"], True),
-        (["method.threshold=0.1"], True),
-        # It decides what is kept after the first task, not what is learnt in it.
-        (["memory.size=50"], True),
-        (["scenario.base=2"], True),
-        (["engine.threads=2"], True),
-        (["data.streaming=true"], True),
-        (["method.label_smoothing=0"], True),
-        (["method.grow.average_epochs=2"], True),
-        (["method.label_smoothing=0.1"], False),
-        (["method.base.average_epochs=2"], False),
-        (["method=foster"], False),  # cosine in its first task
-        (["method.base.epochs=11"], False),
-        (["method.base.weight_decay=0.1"], False),
-        (["scenario.base=4"], False),
-        (["memory.validation=3"], False),
-        (["backbone.name=resnet32"], False),
-        (["data.augmentation=none"], False),
-        (["data.max_train_per_class=9"], False),
-        (["seeds.class_order=2"], False),
-        (["seeds.initialisation=2"], False),
-        (["seeds.data=2"], False),
-        (["engine.precision=bfloat16"], False),
-    ],
-)
-def test_what_the_fingerprint_of_a_first_task_covers(overrides: list[str], same: bool) -> None:
-    versions = {"torch": "2"}
-
-    def fingerprint(*given: str) -> str:
-        return fingerprints(load_experiment("digits", given), "00", versions)["first_task"]
-
-    assert (fingerprint(*overrides) == fingerprint()) == same
-    one = load_experiment("digits")
-    assert fingerprints(one, "01", versions)["first_task"] != fingerprint()
-    assert fingerprints(one, "00", {"torch": "3"})["first_task"] != fingerprint()
 
 
 def test_runs_are_identified_without_being_carried_out(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import hashlib
 import json
 import os
 import subprocess
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from grace.base.errors import GraceError
+from grace.runs.model import RunInfo
 from grace.runs.provenance import collect_hardware, collect_versions, commit, fingerprints
 from grace.runs.record import (
     RecordWriter,
@@ -35,11 +35,7 @@ def test_nothing_else_lies_in_the_directory(make_record: MakeRecord) -> None:
     assert sorted(path.name for path in record.directory.iterdir()) == ["run.json", "tasks.jsonl"]
     raw = json.loads((record.directory / "run.json").read_text())
     assert (raw["format"], raw["status"]) == (1, "finished")
-    assert set(raw) == {
-        "format", "experiment", "description", "status", "error", "config", "versions", "commit",
-        "hardware", "fingerprints", "started", "finished", "class_names", "task_sizes", "notes",
-        "dataset",
-    }  # fmt: skip
+    assert set(raw) == set(RunInfo.model_fields)
 
 
 def test_task_aware_numbers_by_hand(make_record: MakeRecord) -> None:
@@ -57,15 +53,8 @@ def test_task_aware_numbers_by_hand(make_record: MakeRecord) -> None:
 
 
 def test_records_without_task_aware_numbers_are_read(make_record: MakeRecord) -> None:
-    path = make_record("der", task_aware=False).directory / "tasks.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in lines:
-        for entry in line["classifiers"].values():
-            entry.pop("task_aware")
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    read = read_record(path.parent)
+    read = read_record(make_record("der", task_aware=False).directory)
     assert read.last is not None
-    assert read.task_aware_last is None
     assert read.accuracies(task_aware=True) == [None] * 5
 
 
@@ -143,17 +132,18 @@ def test_foreign_run_files(make_record: MakeRecord, change: object, says: str) -
 def test_damage_is_named(make_record: MakeRecord, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no run"):
         read_record(tmp_path)
-    record = make_record()
-    lines = (record.directory / "tasks.jsonl").read_text().splitlines()
-    (record.directory / "tasks.jsonl").write_text("\n".join([lines[0], "{", *lines[2:]]) + "\n")
-    with pytest.raises(ValueError, match=r"line 2 of .* is damaged"):
-        read_record(record.directory)
-    (record.directory / "tasks.jsonl").write_text("\n".join([lines[0], lines[2]]) + "\n")
-    with pytest.raises(ValueError, match=r"line 2 of .* is damaged: it is task 3"):
-        read_record(record.directory)
-    (record.directory / "run.json").write_text('{"format": 1')
-    with pytest.raises(ValueError, match="is damaged"):
-        read_record(record.directory)
+    path = make_record().directory / "tasks.jsonl"
+    lines = path.read_text().splitlines()
+    for text, why in (
+        ([lines[0], "{", *lines[2:]], r"line 2 of .* is damaged"),
+        ([lines[0], lines[2]], r"line 2 of .* is damaged: it is task 3"),
+    ):
+        path.write_text("\n".join(text) + "\n")
+        with pytest.raises(ValueError, match=f"{why}.*remove {path.parent} and run it again"):
+            read_record(path.parent)
+    (path.parent / "run.json").write_text('{"format": 1')
+    with pytest.raises(ValueError, match=f"is damaged.*remove {path.parent} and run it again"):
+        read_record(path.parent)
 
 
 READ = """
@@ -233,43 +223,51 @@ def test_find_and_read_many(make_record: MakeRecord, tmp_path: Path) -> None:
         find_runs(Path(__file__))
 
 
-def digests(*overrides: str, data: str = "00", torch: str = "2") -> tuple[str, str]:
+def digests(*overrides: str, data: str = "00", torch: str = "2") -> list[str]:
+    """The fingerprints of protocol, run and first task."""
     found = fingerprints(load_experiment("digits", overrides), data, {"torch": torch})
-    return found["protocol"], found["run"]
+    return [found[kind] for kind in ("protocol", "run", "first_task")]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "protocol_same", "run_same"),
+    ("overrides", "same"),
     [
-        (["engine.threads=1"], True, True),
-        (["data.streaming=true"], True, True),
-        (["engine.precision=bfloat16"], True, False),
-        (["method.threshold=0.1"], True, False),
-        (["method=der"], True, False),
-        (["seed=3"], True, False),
-        (["scenario.class_order=[1, 0]"], True, False),
-        (["memory.size=50"], False, False),
-        (["backbone.name=resnet32"], False, False),
-        (["scenario.increment=5"], False, False),
-        (["data.augmentation=none"], False, False),
-        (["data.split_seed=4"], False, False),
         # Base 0 means "as many as increment": the same protocol.
-        (["scenario.base=2"], True, True),
+        *((text, "protocol run first_task") for text in (
+            "engine.threads=2", "data.streaming=true", "scenario.base=2", "method.label_smoothing=0"
+        )),
+        *((text, "protocol first_task") for text in (
+            "method=der", "method=memo", "method.grow.epochs=3", "method.threshold=0.1",
+            "method.grow.average_epochs=2",
+        )),
+        # It decides what is kept after the first task, not what is learnt in it.
+        ("memory.size=50", "first_task"),
+        *((text, "protocol") for text in (
+            "seed=3", "seeds.class_order=2", "seeds.initialisation=2", "seeds.data=2",
+            "scenario.class_order=[1, 0]", "engine.precision=bfloat16", "method.base.epochs=11",
+            "method=foster",  # cosine in its first task
+            "method.base.weight_decay=0.1", "method.base.average_epochs=2",
+            "method.label_smoothing=0.1",
+        )),
+        *((text, "") for text in (
+            "backbone.name=resnet32", "scenario.increment=5", "scenario.base=4",
+            "data.augmentation=none", "data.split_seed=4", "data.max_train_per_class=9",
+            "memory.validation=3",
+        )),
     ],
-)
-def test_what_fingerprints_cover(overrides: list[str], protocol_same: bool, run_same: bool) -> None:
-    protocol, run = digests()
-    other_protocol, other_run = digests(*overrides)
-    assert (protocol == other_protocol, run == other_run) == (protocol_same, run_same)
+)  # fmt: skip
+def test_what_fingerprints_cover(overrides: str, same: str) -> None:
+    pairs = zip(digests(), digests(overrides), strict=True)
+    kinds = zip(("protocol", "run", "first_task"), pairs, strict=True)
+    assert " ".join(kind for kind, (one, other) in kinds if one == other) == same
 
 
 def test_fingerprints_cover_files_and_versions() -> None:
-    protocol, run = digests()
-    assert len(protocol) == len(run) == hashlib.sha256().digest_size * 2
-    assert digests() == (protocol, run)
-    assert digests(data="01")[0] != protocol
-    assert digests(torch="3")[0] == protocol
-    assert digests(torch="3")[1] != run
+    plain = digests()
+    assert [len(digest) for digest in plain] == [64] * 3
+    assert digests() == plain
+    assert not set(digests(data="01")) & set(plain)
+    assert set(digests(torch="3")) & set(plain) == {plain[0]}
 
 
 def test_provenance_without_torch() -> None:

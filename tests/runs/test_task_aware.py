@@ -11,6 +11,7 @@ from sklearn.metrics import confusion_matrix as sklearn_confusion
 from grace.nn.heads import MASKED
 from grace.runs.evaluation import (
     accuracies,
+    compare_predictions,
     confusion_matrix,
     task_aware_predictions,
 )
@@ -33,6 +34,14 @@ def test_four_images_of_two_tasks_by_hand() -> None:
     assert told.tolist() == [0, 1, 4, 2]
     found = accuracies(told, LABELS, [2, 3])
     assert (found["all"], found["per_task"]) == (75.0, (100.0, 50.0))
+
+
+def test_every_predictor_is_measured_with_and_without_the_task() -> None:
+    scores = {"linear": SCORES, "nearest_mean": SCORES.flip(1)}
+    found, confusion = compare_predictions(scores, LABELS, [2, 3])
+    assert [(one.all, one.task_aware.all) for one in found.values()] == [(25, 75), (0, 25)]
+    assert confusion == confusion_matrix(SCORES.argmax(dim=1), LABELS, 5)
+    assert compare_predictions({}, LABELS, [2, 3]) == ({}, None)
 
 
 def test_chance_is_one_in_the_classes_of_the_task() -> None:

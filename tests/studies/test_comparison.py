@@ -1,6 +1,7 @@
 """A whole comparison, in processes of its own, and what it leaves."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,25 +64,16 @@ def test_every_cell_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
         ({"overrides": ["method=der"]}, "would hold for all runs"),
         ({"overrides": ["method.threshold=0.5"]}, "write methods.NAME.KEY="),
         ({"overrides": ["memory.sise=3"]}, "memory.sise"),
+        ({"experiment": "own.yaml"}, r"name.*(is a path|of the form)"),
     ],
 )
 def test_wrong_arguments_create_nothing(
-    more: dict[str, list[str]], message: str, tmp_path: Path
+    more: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text("parent: digits\nname: a/b\n")
     with pytest.raises(GraceError, match=message):
-        compare("digits", directory=tmp_path / "out", **more)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").touch()
+        compare(directory=tmp_path / "out", **more)
+    assert list(tmp_path.iterdir()) == [tmp_path / "own.yaml"]
     with pytest.raises(GraceError, match="holds files that are not of a comparison"):
         compare("digits", methods=["der"], seeds=[1], directory=tmp_path)
-
-
-@pytest.mark.parametrize("name", ["..", "a/b"])
-def test_a_comparison_is_not_written_over_the_working_folder(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "own.yaml"
-    file.write_text(f"parent: digits\nname: {name}\n")
-    with pytest.raises(GraceError, match=r"name.*(is a path|of the form)"):
-        compare(str(file), methods=["finetune"], seeds=[1])

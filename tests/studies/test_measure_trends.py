@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grace.runs.model import RunRecord
 from grace.studies.claims import judge_claims
@@ -27,12 +25,11 @@ def of_ranges(*ranges: tuple[float, ...]) -> Trend:
     return trend([value for own in ranges for value in own], [int(n) for n in starts[:-1]])
 
 
-def test_agreement_of_three_ranges() -> None:
+def test_agreement_by_hand() -> None:
     assert of_ranges(*ALIKE).agreement == pytest.approx(0.02495359, abs=5e-9)
     # A longer range counts up to the shortest one's end.
     longer = of_ranges(*ALIKE[:2], (*ALIKE[2], 9.0))
     assert longer.agreement == of_ranges(*ALIKE).agreement
-    assert of_ranges(ALIKE[0], ALIKE[0]).agreement == 0
     assert of_ranges(ALIKE[0]).agreement is None
     assert of_ranges((-1.0,), (1.0,)).agreement is None
     # Negative values, as of a sharpness, have a positive spread: 0.5/1.5.
@@ -40,23 +37,10 @@ def test_agreement_of_three_ranges() -> None:
 
 
 def test_spearman_by_hand() -> None:
-    values = (0.3, 0.4, 0.35, 0.5, 0.6)
-    assert spearman(range(5), values) == pytest.approx(0.9)
-    assert spearman(range(5), values[::-1]) == pytest.approx(-0.9)
+    assert spearman(range(5), (0.3, 0.4, 0.35, 0.5, 0.6)) == pytest.approx(0.9)
     # Equal values share rank 1.5: ranks 1, 2, 3 against 1.5, 1.5, 3 correlate by 1.5/√3.
     assert spearman(range(3), (1.0, 1.0, 2.0)) == pytest.approx(1.5 / 3**0.5)
     assert spearman(range(3), (7.0, 7.0, 7.0)) == 0
-
-
-LEVELS = st.sampled_from([-2.5, -1.0, 0.0, 0.25, 1.5, 3.0, 40.0])
-
-
-@given(st.lists(st.tuples(LEVELS, LEVELS), min_size=2, max_size=12))
-def test_spearman_is_scipys(pairs: list[tuple[float, float]]) -> None:
-    one, other = zip(*pairs, strict=True)
-    constant = len(set(one)) == 1 or len(set(other)) == 1
-    expected = 0.0 if constant else scipy.stats.spearmanr(one, other).statistic
-    assert spearman(one, other) == pytest.approx(float(expected), abs=1e-9)
 
 
 def test_rise_and_agreement_are_those_of_scipy_and_numpy() -> None:
@@ -78,18 +62,15 @@ def test_a_trend_over_a_stream() -> None:
     )
     assert found.resets is True
     # The second expansion does not lower it: .5 to .55.
-    assert trend([*values[:6], 0.55, 0.41, 0.53], [4, 7]).resets is False
-    assert trend([*values[:6], 0.55, 0.41, 0.53], [4, 7]).rise == pytest.approx((1 + 1 - 0.5) / 3)
-    # No expansion: nothing to reset, nothing to agree with.
-    assert trend(values[:3], []) == Trend(1.0, (), None)
+    higher = trend([*values[:6], 0.55, 0.41, 0.53], [4, 7])
+    assert (higher.resets, higher.rise) == (False, pytest.approx((1 + 1 - 0.5) / 3))
+    # No expansion: nothing to reset, nothing to agree with; those above the last task are none.
+    for at in ([], [6]):
+        assert trend(values[:3], at) == Trend(1.0, (), None)
     assert trend(values[:3], []).resets is None
-
-
-def test_a_range_of_one_task_says_nothing_of_the_rise() -> None:
+    # A range of one task says nothing of the rise.
     assert of_ranges((0.3,), (0.3, 0.4)).rise == pytest.approx(1)
     assert of_ranges((0.3,)).rise is None
-    # Expansions above the last task are left out.
-    assert trend([0.1, 0.2, 0.3], [6]).falls == ()
 
 
 # Two ranges of three tasks: the second begins with the expansion at task 4.
@@ -115,8 +96,7 @@ def results(make_record: MakeRecord, *runs: dict[str, list[float]], **study: obj
         **study,
     )
     records = [recorded(make_record, values, next(SEEDS)) for values in runs]
-    cells = plain.cells
-    found = {cell.run: Found(own) for cell, own in zip(cells, records, strict=False)}
+    found = {cell.run: Found(own) for cell, own in zip(plain.cells, records, strict=False)}
     return replace(plain, found=found)
 
 

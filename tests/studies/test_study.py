@@ -134,18 +134,13 @@ def test_what_waits_is_made_after_what_it_needs_and_equal_decisions_once(whole: 
 
 
 def test_what_waits_takes_its_settings_from_records(whole: Whole) -> None:
-    _, made, _ = whole
-    assert expansions(record_of(made, "IFL")) == [2, 3]
-    assert expansions(record_of(made, "-FL")) == [2, 3]
+    out, made, _ = whole
+    assert expansions(record_of(made, "IFL")) == expansions(record_of(made, "-FL")) == [2, 3]
     assert record_of(made, "-FL").info.config["method"]["expand_at"] == [2, 3]
     assert record_of(made, "1/0.9").tasks[-1].backbones == 1
     # Two backbones more than Replay, for 10 images each, beside 20.
     assert record_of(made, "der").tasks[-1].backbones == 3
     assert record_of(made, "replay").info.config["memory"]["size"] == 40
-
-
-def test_runs_lie_under_their_fingerprints_for_all_studies(whole: Whole) -> None:
-    out, made, _ = whole
     for record in made.records:
         assert record.directory == out / "runs" / record.info.fingerprints["run"]
         assert (out / "cells" / f"{record.directory.name}.yaml").is_file()
@@ -162,10 +157,8 @@ def test_the_files_of_a_study(whole: Whole) -> None:
     }
     assert set(whole[1].files) == {folder / name for name in names}
     page = (folder / "report.html").read_text()
-    assert "tiny: front of backbones and Avg" in page
-    assert "tiny: front of backbones and Avg" in (folder / "table.tex").read_text()
-    assert ">typed</p>" in page
-    assert "hardware: " in page
+    for text in ("tiny: front of backbones and Avg", ">typed</p>", "hardware: "):
+        assert text in page
     assert page.count("<svg ") == len(drawn) + 1  # And the matrices of one run.
     assert len(page) < 300_000
     rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
@@ -188,19 +181,19 @@ def refuse(settings: ExperimentSettings) -> NoReturn:
     raise AssertionError("there is nothing to make")
 
 
-def test_precision_is_the_same_on_every_machine(tmp_path: Path) -> None:
-    """The record says what was chosen, so that the run was never found again."""
-    planned = Selection(overrides=("engine.precision=auto",))
-    with pytest.raises(GraceError, match="auto can mean something else on each machine"):
-        plan_of(study_of(tmp_path), planned, tmp_path / "out")
-
-
-def test_a_refused_study_leaves_no_folder(tmp_path: Path) -> None:
-    images = study_of(tmp_path, STUDY.replace("tiny: digits", "tiny: tiny-imagenet-16px"))
-    nowhere, out = Selection(overrides=("data.root=nowhere",)), tmp_path / "studies"
-    with pytest.raises(GraceError, match="'nowhere' does not exist"):
-        make(images, nowhere, out)
-    assert not out.exists()
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        # The record says what was chosen, so that the run was never found again.
+        ("engine.precision=auto", "auto can mean something else on each machine"),
+        ("data.root=nowhere", "'nowhere' does not exist"),
+    ],
+)
+def test_a_refused_study_leaves_no_folder(overrides: str, why: str, tmp_path: Path) -> None:
+    study = study_of(tmp_path, STUDY.replace("tiny: digits", "tiny: tiny-imagenet-16px"))
+    with pytest.raises(GraceError, match=why):
+        make(study, Selection(overrides=(overrides,)), tmp_path / "studies")
+    assert not (tmp_path / "studies").exists()
 
 
 def test_runs_made_elsewhere_are_found_where_they_are(whole: Whole, tmp_path: Path) -> None:
@@ -218,35 +211,24 @@ def test_runs_made_elsewhere_are_found_where_they_are(whole: Whole, tmp_path: Pa
     assert sorted((path, path.stat().st_mtime_ns) for path in elsewhere.rglob("*")) == before
 
 
-def other(whole: Whole, tmp_path: Path, old: str, new: str) -> Path:
-    """A copy of the study in which every run was made otherwise."""
+@pytest.mark.parametrize(("old", "new"), [("grace", "0.0.1"), ("protocol", "0" * 64)])
+def test_runs_that_are_made_again_are_told_of_first(
+    old: str, new: str, whole: Whole, tmp_path: Path
+) -> None:
+    """They were made with other versions, or on other images, which a plan does not know."""
     out = copy_without(whole, tmp_path)
     for file in out.glob("runs/*/run.json"):
         text = file.read_text()
         assert old in text
         file.write_text(re.sub(rf'"{old}": "[^"]*"', f'"{old}": "{new}"', text))
-    return out
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "how"),
-    [("grace", "0.0.1", "with other versions"), ("protocol", "0" * 64, "on other images")],
-)
-def test_runs_that_are_made_again_are_told_of_first(
-    old: str, new: str, how: str, whole: Whole, tmp_path: Path
-) -> None:
-    out = other(whole, tmp_path, old, new)
     planned = plan_of(study_of(tmp_path), Selection(rows=("der", "replay")), out)
     states = {run.name: planned.state(run) for run in planned.runs}
-    if old == "grace":  # A plan does not know the images.
+    if old == "grace":
         assert states["der tiny s1"] == "made differently"
         assert states["replay tiny s1"] == "waiting"
     else:
         assert planned.is_over
-    with pytest.warns(
-        GraceWarning,
-        match="2 runs with these .* made on other images or with other versions: made again$",
-    ):
+    with pytest.warns(GraceWarning, match="2 runs with these .* made again$"):
         planned.compare_images()
     assert len(planned.left) == 2
     with warnings.catch_warnings():
@@ -339,16 +321,13 @@ def test_a_damaged_record_is_served_by_a_whole_one_or_named_with_what_to_do(
     out = copy_without(whole, tmp_path)
     bad = out / "runs" / record_of(whole[1], "der").directory.name
     (bad / "tasks.jsonl").write_text("[]\n")
-    remedy = f"remove {bad} and run it again"
-    with pytest.raises(GraceError, match=remedy):
-        read_record(bad)
     study, chosen = study_of(tmp_path), Selection(rows=("der",))
     with pytest.warns(GraceWarning, match=f"^1 record cannot be used .* {bad}"):
         made = make(study, chosen, out, others=[whole[0] / "runs"], workers=refuse)
     assert record_of(made, "der").directory.parent == whole[0] / "runs"
     with pytest.warns(GraceWarning):
         made = make(study, chosen, out, workers=here)
-    assert remedy in made.failures["der tiny s1"]
+    assert f"remove {bad} and run it again" in made.failures["der tiny s1"]
 
 
 def test_two_processes_make_one_study_and_a_kill_loses_nothing(tmp_path: Path) -> None:

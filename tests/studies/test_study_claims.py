@@ -22,81 +22,71 @@ THREE: Numbers = {
 }
 
 
+SOME = {"left": "grace", "right": "foster", "metrics": {"last": -9, "average": -9}}
+
+
 def judged(make_record: MakeRecord, claim: dict[str, Any], numbers: Numbers = THREE) -> Any:
     results = made(make_record, numbers, rows=rows_of(*numbers), claims=[claim])
     [found] = judge_claims(results)
     return found
 
 
-def test_a_difference_of_two_rows(make_record: MakeRecord) -> None:
-    claim = judged(make_record, {"id": "B", "left": "grace", "right": "der"})
-    [line] = claim.lines
-    # 1, 0.5 and 1.5: mean 1, deviation 0.5, standard error 0.2887.
-    assert line.judgement.mean == pytest.approx(1.0)
-    assert line.judgement.standard_error == pytest.approx(0.5 / 3**0.5)
-    assert claim.verdict == "holds"
-
-
-def test_slack_by_metric_and_rows_in_order(make_record: MakeRecord) -> None:
-    claim = {"id": "O", "order": ["der", "grace", "foster"], "metrics": {"last": 0, "average": 2}}
-    found = judged(make_record, claim)
-    means = [line.judgement.mean for line in found.lines]
-    # grace − der: Last 1, Avg (1 + 0.8 + 0.9)/3 + 2; foster − grace: Last −10, Avg −0.7333 + 2.
-    assert means == pytest.approx([1.0, 2.9, -10.0, 2 - 2.2 / 3])
-    assert [line.verdict for line in found.lines] == ["holds", "holds", "fails", "holds"]
-    assert found.verdict == "fails"
-
-
-def test_factors_and_the_second_best(make_record: MakeRecord) -> None:
-    half = judged(
-        make_record, {"id": "H", "left": {"der": 0.5}, "right": "grace", "metric": "backbones"}
-    )
-    # 2.5 − 3, 2.5 − 2, 2.5 − 3: mean −1/6, deviation 0.5774, standard error 1/3.
-    assert half.lines[0].judgement.mean == pytest.approx(-1 / 6)
-    assert half.verdict == "within noise"
-    best = judged(make_record, {"id": "F", "left": "grace", "right": "best", "metric": "average"})
-    # The best other by seed: 69.8, 70.4, 71.1.
-    assert best.lines[0].judgement.mean == pytest.approx((0.2 + 0.6 + 0.9) / 3)
-    second = judged(make_record, {"id": "S", "left": "foster", "right": "second"})
-    assert second.lines[0].judgement.mean == pytest.approx((-9 - 10.5 - 7.5) / 3)
-
-
-def test_a_claim_about_the_best_of_its_lines(make_record: MakeRecord) -> None:
-    claim = {"id": "C2", "left": "grace", "right": "foster", "metrics": {"last": -9, "average": -9}}
-    assert judged(make_record, claim).verdict == "fails"
-    assert judged(make_record, claim | {"over": "some"}).verdict == "within noise"
-
-
-def test_a_claim_with_a_missing_run_is_not_measured(
-    make_record: MakeRecord,
+@pytest.mark.parametrize(
+    ("claim", "means", "verdict"),
+    [
+        # 1, 0.5 and 1.5.
+        ({"left": "grace", "right": "der"}, [1.0], "holds"),
+        # grace − der: Last 1, Avg (1 + 0.8 + 0.9)/3 + 2; foster − grace: Last −10, Avg −0.7333 + 2.
+        (
+            {"order": ["der", "grace", "foster"], "metrics": {"last": 0, "average": 2}},
+            [1.0, 2.9, -10.0, 2 - 2.2 / 3],
+            "fails",
+        ),
+        # 2.5 − 3, 2.5 − 2, 2.5 − 3: deviation 0.5774, standard error 1/3.
+        (
+            {"left": {"der": 0.5}, "right": "grace", "metric": "backbones"},
+            [-1 / 6],
+            "within noise",
+        ),
+        # The best other by seed: 69.8, 70.4, 71.1.
+        ({"left": "grace", "right": "best", "metric": "average"}, [1.7 / 3], "holds"),
+        ({"left": "foster", "right": "second"}, [-9.0], "fails"),
+        # Last −9 + 10, deviation 1; Avg −9 + 0.73 fails.
+        (SOME, [1.0, -9 + 2.2 / 3], "fails"),
+        (SOME | {"over": "some"}, [1.0, -9 + 2.2 / 3], "within noise"),
+    ],
+)
+def test_claims_by_hand(
+    claim: dict[str, Any], means: list[float], verdict: str, make_record: MakeRecord
 ) -> None:
-    numbers = dict(THREE) | {"der": THREE["der"][:2]}
-    line = judged(make_record, {"id": "B", "left": "grace", "right": "der"}, numbers).lines[0]
-    assert line.judgement.count == 2
-    assert line.judgement.mean == pytest.approx(0.75)
-    # Without the third seed it would hold.
-    assert (line.judgement.verdict, line.verdict) == ("holds", "not measured")
-    none = judged(
-        make_record, {"id": "B", "left": "grace", "right": "der"}, dict(THREE) | {"der": []}
-    )
-    assert none.verdict == "not measured"
-    assert claims_table([none]).rows[0][-1] == "not measured"
+    found = judged(make_record, {"id": "X"} | claim)
+    assert [line.judgement.mean for line in found.lines] == pytest.approx(means)
+    assert found.verdict == verdict
 
 
-def test_the_numbers_of_the_runs_that_are_there_are_shown(make_record: MakeRecord) -> None:
-    numbers = dict(THREE) | {"der": THREE["der"][:2]}
-    # The best other is not known for the third seed, although one other is.
-    best = judged(make_record, {"id": "F", "left": "foster", "right": "best"}, numbers)
-    table = claims_table([best])
-    assert table.rows[0][-2:] == ["3", "not measured"]
-    assert len(table.notes) == 2
-    order = {"id": "O", "order": ["foster", "grace", "der"], "metrics": {"last": 0, "average": 9}}
-    found = judged(make_record, order, numbers)
-    verdicts = [line.verdict for line in found.lines]
-    assert (verdicts, found.verdict) == (["holds"] * 2 + ["not measured"] * 2, "not measured")
-    # A line that fails is worse than one that is not measured.
-    wrong = judged(make_record, order | {"order": ["grace", "foster", "der"]}, numbers)
-    assert wrong.verdict == "fails"
+@pytest.mark.parametrize(
+    ("runs", "claim", "verdicts", "verdict"),
+    [
+        # Without the third seed it would hold.
+        (2, {"left": "grace", "right": "der"}, ["not measured"], "not measured"),
+        (0, {"left": "grace", "right": "der"}, ["not measured"], "not measured"),
+        # The best other is not known for the third seed, although one other is.
+        (2, {"left": "foster", "right": "best"}, ["not measured"], "not measured"),
+        (2, {"order": ["foster", "grace", "der"]}, ["holds", "not measured"], "not measured"),
+        # A line that fails is worse than one that is not measured.
+        (2, {"order": ["grace", "foster", "der"]}, ["fails", "not measured"], "fails"),
+    ],
+)
+def test_a_claim_with_a_missing_run_is_not_measured(
+    runs: int, claim: dict[str, Any], verdicts: list[str], verdict: str, make_record: MakeRecord
+) -> None:
+    numbers = {**THREE, "der": THREE["der"][:runs]}
+    found = judged(make_record, {"id": "B"} | claim, numbers)
+    assert [line.verdict for line in found.lines] == verdicts
+    assert found.verdict == verdict
+    table = claims_table([found])
+    assert table.rows[-1][-1] == verdicts[-1]
+    assert len(table.notes) == (2 if runs else 1)  # The numbers that are there are shown.
 
 
 def test_the_paper_s_numbers_stand_beside_ours(make_record: MakeRecord) -> None:

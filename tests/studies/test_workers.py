@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -124,72 +125,48 @@ def planned(*seeds: int) -> Plan:
     return Plan(STUDY, Selection(seeds=seeds))
 
 
-def test_as_many_as_are_wanted_run_at_once_and_a_failure_keeps_no_other_back(
-    tmp_path: Path,
+@pytest.mark.parametrize(("seeds", "most"), [((1, 2, 3), 2), ((1,), 1)])
+def test_runs_at_once_and_a_failure_keeps_no_other_back(
+    seeds: tuple[int, ...], most: int, tmp_path: Path
 ) -> None:
-    running, most, lock = set[str](), [0], threading.Lock()
+    """Runs of one seed begin alike: one waits while another trains the first task of both."""
+    running, seen, lock = set[str](), [0], threading.Lock()
 
     def work(job: Job, stopping: threading.Event) -> str:
         with lock:
             running.add(job.name)
-            most[0] = max(most[0], len(running))
-        time.sleep(0.3)
+            seen.append(len(running))
+        time.sleep(0.2)
         with lock:
             running.discard(job.name)
         return f"no room for {job.name}"
 
-    plan, watcher = planned(1, 2, 3), Started()
-    # These end before their first task: who would share it with them goes on.
+    plan, watcher = planned(*seeds), Started()
     carry_out(plan, tmp_path, [work, work], watcher)
-    assert most == [2]
-    assert watcher.planned_runs == [(9, 2)]
+    assert max(seen) == most
+    assert watcher.planned_runs == [(3 * len(seeds), 2)]
     assert watcher.left[-1] == 0
-    assert {run.name: why for run, why in plan.failures.items()} == {
-        name: f"no room for {name}" for name in watcher.names
-    }
-
-
-def test_one_waits_while_another_trains_the_first_task_that_both_need(tmp_path: Path) -> None:
-    running, most = [0], [0]
-
-    def work(job: Job, stopping: threading.Event) -> str:
-        running[0] += 1
-        most[0] = max(most[0], running[0])
-        time.sleep(0.3)
-        running[0] -= 1
-        return "no room"
-
-    carry_out(planned(), tmp_path, [work] * 3, Started())
-    assert most == [1]
+    failures = {run.name: why for run, why in plan.failures.items()}
+    assert failures == {name: f"no room for {name}" for name in watcher.names}
 
 
 def test_a_run_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
-    plan = planned()
+    plan, names = planned(), list[str]()
     plan.compare_images()
     der = next(run for run in plan.runs if run.name.startswith("der"))
     place = tmp_path / "runs" / plan.identity(der)["run"]
     place.mkdir(parents=True)
     (place / "run.json").write_text("{}")
-    names: list[str] = []
+    with ExitStack() as held:
+        held.enter_context(exclusive(place / "lock", "the run"))
 
-    def work(job: Job, stopping: threading.Event) -> str:
-        names.append(job.name.split()[0])
-        if len(names) == 2:
-            release.set()
-        return "no room"
+        def work(job: Job, stopping: threading.Event) -> str:
+            names.append(job.name.split()[0])
+            if len(names) == 2:
+                held.close()
+            return "no room"
 
-    release, held = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with exclusive(place / "lock", "the run"):
-            held.set()
-            release.wait(30)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait(30)
-    carry_out(plan, tmp_path, [work], Started())
-    holder.join()
+        carry_out(plan, tmp_path, [work], Started())
     assert names == ["replay", "wa", "der"]
 
 
