@@ -195,12 +195,12 @@ def test_settings_of_measures_that_are_not_taken_have_no_effect() -> None:
     chosen = settings(GRACE, probe=MeasureSettings(measures=("fisher",)))
     idle = settings_without_effect(chosen, paths)
     assert idle == [
-        f"probe.{name} has no effect: probe.measures is [fisher]"
+        f'probe.{name} has no effect: probe.measures is ["fisher"]'
         for name in MeasureSettings.model_fields
         if name.startswith(("adversarial", "expected", "hessian"))
     ]
     assert len(idle) == 6
     norm = settings(GRACE, probe=MeasureSettings(measures=("weight_norm",)))
     assert settings_without_effect(norm, ["probe.images"]) == [
-        "probe.images has no effect: probe.measures is [weight_norm]"
+        'probe.images has no effect: probe.measures is ["weight_norm"]'
     ]
