@@ -1,7 +1,6 @@
 """``grace learn`` where updates are rejected, interrupted or refused: nothing is in the way."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 
 from grace.engine import phase_run
-from grace.engine.trainer import NonFiniteLossError
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from support.commands import call
@@ -86,30 +84,21 @@ class TestGate:
     def test_a_wider_gate_lets_it_pass(self, forgetful: tuple[Path, Path]) -> None:
         more, model = forgetful
         learn(more, "--model", model, "--max-drop", 0, code=3)
-        result = learn(more, "--model", model, "--max-drop", 100)
-        assert "gate       passed: the old classes lost " in result.stdout
-        assert ModelStore.open(model).current() == 3
-        # They were trained again, and a command would have done.
-        assert (
-            "warning: version 2 has learnt these images already, and was "
-            f"rejected: 'grace rollback {model} 2' puts it in use\n"
-        ) in result.stderr
-
-    def test_a_rejected_version_is_not_named_where_nothing_is_learnt(
-        self, forgetful: tuple[Path, Path]
-    ) -> None:
-        more, model = forgetful
-        learn(more, "--model", model, "--max-drop", 0, code=3)
         again = learn(more, "--model", model, "--max-drop", 0, code=3)
-        assert "learnt these images already" not in again.stderr
         anew = learn(more, "--model", model, "--max-drop", 1, "--again", code=3)
-        assert "learnt these images already" not in anew.stderr
-        # Nor where a version answers that was rejected by other limits than those asked for.
         again = learn(more, "--model", model, "--max-drop", 0, "--json", code=3)
-        assert "learnt these images already" not in again.stderr
-        assert ModelStore.open(model).numbers() == [1, 2, 3]
+        # Nothing is learnt, or asked to be, so that the rejected version is not named.
+        assert "learnt these images already" not in again.stderr + anew.stderr
         told = json.loads(again.stdout)
         assert (told["version"], told["in_use"], told["learnt_now"]) == (3, 1, False)
+        result = learn(more, "--model", model, "--max-drop", 100)
+        assert "gate       passed: the old classes lost " in result.stdout
+        assert ModelStore.open(model).current() == 4
+        # They were trained again, and a command would have done.
+        assert (
+            "warning: version 3 has learnt these images already, and was "
+            f"rejected: 'grace rollback {model} 3' puts it in use\n"
+        ) in result.stderr
 
     def test_a_gate_without_images_to_judge_by(self, tmp_path: Path) -> None:
         images = folder(tmp_path / "images", "ant", "bee")
@@ -222,13 +211,6 @@ class TestRefusals:
         assert error.endswith("or set data.skip_duplicates=true")
         assert not model.exists()
 
-    def test_skipping_is_told(self, tmp_path: Path) -> None:
-        images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
-        (images / "ant" / "000.png").write_bytes(b"no image")
-        result = learn(images, "--model", model, *TINY, "data.skip_unreadable=true")
-        assert "warning: unreadable images, which are left out (1): 'ant/000.png'" in result.stderr
-        assert re.search(r"^images +19$", result.stdout, re.MULTILINE)
-
     @pytest.mark.parametrize(
         ("options", "says"),
         [
@@ -250,18 +232,6 @@ class TestRefusals:
         model = tmp_path / "place" / "model"
         assert says in refused(made[0], "--model", model, *TINY, *options)
         assert not model.exists()
-
-    def test_a_failed_later_update_is_not_in_the_way(
-        self, first: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        _, model = first
-        before = files(model)
-        with monkeypatch.context() as patch:
-            patch.setattr("grace.engine.phase_run.PhaseRun.refuse_bad_weights", _not_finite)
-            more = folder(tmp_path / "more", "cat")
-            assert "not finite" in refused(more, "--model", model)
-        assert files(model) == before
-        learn(folder(tmp_path / "other", "dog"), "--model", model)
 
     def test_places_where_no_learner_can_be(self, tmp_path: Path) -> None:
         images = folder(tmp_path / "images", "ant", "bee")
@@ -288,7 +258,3 @@ class TestRefusals:
             before = files(model)
             assert "another process" in refused(images, "--model", model, *GRACE)
             assert files(model) == before
-
-
-def _not_finite(*_: Any) -> None:
-    raise NonFiniteLossError("weights are not finite")

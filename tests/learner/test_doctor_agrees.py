@@ -108,7 +108,7 @@ def random_folder(root: Path, draw: random.Random) -> Path:
     return root
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(16))
 def test_for_a_new_learner(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test's draws
     images = random_folder(tmp_path / "images", draw)
@@ -139,7 +139,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Pat
     return place / "model"
 
 
-@pytest.mark.parametrize("seed", range(100, 115))
+@pytest.mark.parametrize("seed", range(100, 108))
 def test_for_a_saved_learner(seed: int, saved: Path, tmp_path: Path) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test's draws
     images = random_folder(tmp_path / "images", draw)
@@ -164,7 +164,7 @@ def test_it_says_what_learn_would_say(tmp_path: Path) -> None:
         tight.refuse_early()
 
 
-@pytest.mark.parametrize("max_mb", [0.05, 0.3, 0.37])
+@pytest.mark.parametrize("max_mb", [0.3, 0.37])
 def test_the_ceiling_that_a_refusal_names_is_enough(max_mb: float) -> None:
     # A fifth of the ceiling that is named has room for more than ten held-out images of each class.
     pixels = torch.cat([ts.pictures(index, 80) for index in (0, 1)]).repeat(1, 1, 4, 4)

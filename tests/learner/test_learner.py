@@ -16,9 +16,6 @@ from grace.methods.joint import Joint
 from grace.methods.replay import Replay
 from grace.settings.experiment import EngineSettings, MemorySettings
 from support.tiny_streams import (
-    SIZE,
-    class_names,
-    labelled,
     learner,
     pictures,
     recipe,
@@ -152,12 +149,6 @@ class TestTeaching:
         assert len(update.work) == 5
         assert made.history[1] is update
 
-    def test_equal_updates_give_equal_learners(self) -> None:
-        makes = [learner(Replay.Settings(base=recipe(), update=recipe())) for _ in range(2)]
-        for made in makes:
-            made.update(*animals({"cat": 6, "dog": 6}))
-        assert same(*(state(made.method.network) for made in makes))
-
     def test_joint_waits_for_the_last_task_if_told(self) -> None:
         made = learner(Joint.Settings(base=recipe(6, lr=0.1), final_task_only=True))
         phases: list[str] = []
@@ -200,32 +191,6 @@ class TestRefusals:
                 ask()
         assert made.size().num_backbones == 0
 
-    def test_images_of_another_shape(self, taught: Learner) -> None:
-        wrong = torch.zeros(2, 1, SIZE, SIZE, dtype=torch.uint8)
-        message = r"images have shape \(1, 8, 8\), this learner takes \(3, 8, 8\)"
-        with pytest.raises(ValueError, match=message):
-            taught.predict(wrong)
-        with pytest.raises(ValueError, match=message):
-            taught.update(wrong, ["cat", "dog"])
-
-    def test_pixels_that_are_no_bytes(self, taught: Learner) -> None:
-        with pytest.raises(TypeError, match=r"pixels must be uint8, .* give \(images \* 255\)"):
-            taught.predict(torch.zeros(2, 3, 8, 8))
-
-    def test_counts_that_differ(self, taught: Learner) -> None:
-        images, labels = animals({"cat": 3})
-        with pytest.raises(ValueError, match="3 images but 2 labels"):
-            taught.update(images, labels[:2])
-        with pytest.raises(ValueError, match="3 images but 2 labels"):
-            taught.score(images, labels[:2])
-
-    def test_no_images(self, taught: Learner) -> None:
-        nothing = torch.zeros(0, 3, 8, 8, dtype=torch.uint8)
-        with pytest.raises(ValueError, match="no images were given"):
-            taught.update(nothing, [])
-        with pytest.raises(ValueError, match="no images were given"):
-            taught.predict(nothing)
-
     @pytest.mark.parametrize(
         "method", [REPLAY, DER.Settings(base=recipe()), Grace.Settings(base=recipe())]
     )
@@ -238,23 +203,31 @@ class TestRefusals:
             made.update(*animals({"cat": 3, "dog": 3}))
         assert phases == []
 
-    def test_a_method_without_memory_asks_for_none(self) -> None:
-        made = learner(Finetune.Settings(base=recipe()), memory=MemorySettings(size=1))
-        made.update(*animals({"cat": 3, "dog": 3}))
-        assert made.history[0].outcome.verdict == "start"
-        assert list(made.scores(animals({"cat": 1})[0])) == ["linear"]
-
-    def test_refusals_leave_the_learner_as_it_was(self, taught: Learner) -> None:
+    @pytest.mark.parametrize(
+        ("images", "labels", "kind", "message"),
+        [
+            (torch.zeros(2, 1, 8, 8).byte(), ["cat", "dog"], ValueError, r"have shape \(1, 8, 8\)"),
+            (
+                torch.zeros(2, 3, 8, 8),
+                ["cat", "dog"],
+                TypeError,
+                r"must be uint8, .* give \(images",
+            ),
+            (torch.zeros(3, 3, 8, 8).byte(), ["cat", "dog"], ValueError, "3 images but 2 labels"),
+            (torch.zeros(0, 3, 8, 8).byte(), [], ValueError, "no images were given"),
+        ],
+    )
+    def test_images_that_do_not_fit(
+        self,
+        images: Tensor,
+        labels: list[str],
+        kind: type[Exception],
+        message: str,
+        taught: Learner,
+    ) -> None:
         before = state(taught.method.network)
-        with pytest.raises(ValueError, match="no images"):
-            taught.update(torch.zeros(0, 3, 8, 8, dtype=torch.uint8), [])
+        for ask in (taught.update, taught.score):
+            with pytest.raises(kind, match=message):
+                ask(images, labels)
         assert same(state(taught.method.network), before)
         assert len(taught.history) == 2
-
-
-def test_labels_by_index_and_by_name_agree() -> None:
-    """The experiment's way of naming: class by class, so that indices follow the class order."""
-    made = learner(Finetune.Settings(base=recipe()))
-    data = labelled({0: 3, 1: 3})
-    made.update(data.images, class_names(data))
-    assert made.class_names == ["class 0", "class 1"]

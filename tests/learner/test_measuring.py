@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from grace.data.images import TensorImages
+from grace.data.images import LabelledImages, TensorImages
 from grace.engine.ranks import Ranks
 from grace.learner.admit import Ceiling, check_input, hold_out
 from grace.learner.gate import Accuracies
@@ -44,23 +44,29 @@ def test_under_a_ceiling(max_mb: int, held: int, missing: int, count: int) -> No
         assert ceiling.num_held_out(before, missing) == min(wanted, count)
 
 
+def judged(*labels: int) -> LabelledImages:
+    return LabelledImages(
+        TensorImages(torch.zeros(len(labels), 3, 8, 8).byte()), torch.tensor(labels)
+    )
+
+
 def test_numbers_by_hand() -> None:
-    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2])
+    data = judged(0, 0, 0, 1, 1, 2, 2)
     before = torch.tensor([True, True, False, True, False])
     after = torch.tensor([True, False, True, True, True, True, False])
-    found = compared(before, after, labels, {0, 1})
+    found = Accuracies(classes=compared(before, after, data, {0, 1}))
     assert (found.old_before, found.old_after, found.new_after) == (3 / 5, 4 / 5, 1 / 2)
     assert (found.num_old, found.num_new) == (5, 2)
     assert [
         (own.index, own.num, own.before, own.after, own.lost, own.won) for own in found.classes
     ] == [(0, 3, 2, 2, 1, 1), (1, 2, 1, 2, 0, 1), (2, 2, None, 1, 0, 0)]
-    assert compared(None, None, torch.empty(0), {0}) == Accuracies()
+    assert compared(None, None, None, {0}) == ()
 
 
 def test_nothing_is_lost_where_nothing_could_predict_before() -> None:
     # Joint training that waits for the last update: old classes have images, but no predictor.
-    labels, after = torch.tensor([0, 0, 1]), torch.tensor([True, False, True])
-    found = compared(None, after, labels, {0})
+    after = torch.tensor([True, False, True])
+    found = Accuracies(classes=compared(None, after, judged(0, 0, 1), {0}))
     assert (found.old_before, found.old_after, found.new_after) == (None, None, 2 / 3)
     assert (found.drop, [own.before for own in found.classes]) == (None, [None, None])
 

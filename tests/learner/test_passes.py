@@ -24,6 +24,17 @@ MINUTE = BudgetSettings(minutes=1, passes=480)
 """40 images take 40 passes an epoch, so that 12 epochs fit."""
 
 
+@final
+class Told(Progress):
+    """Keeps the planned passes."""
+
+    def __init__(self) -> None:
+        self.plans: list[Mapping[str, float]] = []
+
+    def update_planned(self, passes: Mapping[str, float]) -> None:
+        self.plans.append(passes)
+
+
 def made(
     budget: BudgetSettings, directory: Path | None = None, progress: Progress | None = None
 ) -> Learner:
@@ -51,23 +62,12 @@ def epochs(learner: Learner) -> dict[str, int]:
     ids=["those that fit", "13 do not", "13 do", "never more", "never fewer than 5", "no budget"],
 )
 def test_epochs_are_as_many_as_the_passes_allow(budget: BudgetSettings, expected: int) -> None:
-    learner = made(budget)
+    told = Told()
+    learner = made(budget, progress=told)
     assert epochs(learner)["base"] == expected
+    assert told.plans == [{"base": expected * 40}]
     # The settings keep all epochs, so that a later, smaller update gets more of them.
-    assert learner.settings.method == METHOD
-    assert learner.method.settings == METHOD
-
-
-def test_the_plan_is_told_with_the_epochs_that_fit() -> None:
-    @final
-    class Told(Progress):
-        def update_planned(self, passes: Mapping[str, float]) -> None:
-            told.append(passes)
-
-    told: list[Mapping[str, float]] = []
-    epochs(made(MINUTE, progress=Told()))
-    epochs(made(BudgetSettings(), progress=Told()))
-    assert told == [{"base": 12 * 40}, {"base": 40 * 40}]
+    assert learner.settings.method == learner.method.settings == METHOD
 
 
 def test_a_later_update_is_scaled_by_what_it_costs() -> None:
@@ -111,12 +111,6 @@ def test_what_cannot_be_scaled_is_not_measured() -> None:
     for method, budget in [(few, minutes), (Probe.Settings(), minutes), (METHOD, MINUTE)]:
         assert not needs_passes(method, budget)
     assert not needs_passes(METHOD, BudgetSettings())
-
-
-def test_equal_budgets_give_equal_learners() -> None:
-    one, other = (made(MINUTE) for _ in range(2))
-    epochs(one), epochs(other)
-    assert ts.same(ts.state(one.method.network), ts.state(other.method.network))
 
 
 def test_a_recipe_with_warm_up_milestones_and_an_average_can_be_scaled() -> None:

@@ -1,4 +1,4 @@
-"""Learners whose backbones start from a file of weights, with and without that file."""
+"""Learners whose backbones start from a file of weights, frozen or trained, through their life."""
 
 from pathlib import Path
 
@@ -6,23 +6,157 @@ import pytest
 import torch
 from torch import Tensor
 
+from grace.base.errors import DamagedError, GraceError
 from grace.base.randomness import generator
 from grace.base.tensors import encode
+from grace.learner.call import LearnCall
+from grace.learner.document import ImagesRef
+from grace.learner.learn import learn
 from grace.learner.learner import Learner
+from grace.learner.store import ModelStore
 from grace.methods.der import DER
 from grace.methods.grace import Grace
 from grace.methods.memo import Memo
+from grace.methods.preprocessing import pretraining
+from grace.methods.probe import Probe
 from grace.nn.resnets import CifarResNet
+from grace.nn.weights import build_backbone
 from grace.settings.experiment import BackboneSettings
-from grace.settings.load import describe_settings
+from grace.settings.load import ConfigError, load_experiment
 from support import tiny_streams
+from support.picture_folders import folder
+from support.quick_exports import operators_once as operators_once
+from support.tiny_streams import class_names, labelled
+
+pytest.importorskip("timm", reason="the timm extra is not installed")
+
+MODEL = "timm/test_efficientnet"
 
 
-@pytest.fixture
-def weights(tmp_path: Path) -> Path:
-    path = tmp_path / "start.safetensors"
-    path.write_bytes(encode(start()))
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    backbone = build_backbone(BackboneSettings(name=MODEL), 3, 77)
+    path.write_bytes(encode(backbone.state_dict()))
     return path
+
+
+def frozen(weights: Path, home: Path, **memory: object) -> Learner:
+    settings = tiny_streams.settings(
+        Probe.Settings(update=tiny_streams.recipe(20, lr=0.01)),
+        backbone=BackboneSettings(name=MODEL, weights=str(weights), input_size=32),
+    )
+    settings = settings.model_copy(update={"memory": settings.memory.model_copy(update=memory)})
+    return Learner.create(settings, shape=(3, 8, 8), directory=home)
+
+
+def teach(learner: Learner, *classes: int, seed: int = 0) -> None:
+    data = labelled(dict.fromkeys(classes, 9), seed=seed)
+    learner.update(data.images, class_names(data))
+
+
+def test_it_lives_on_without_the_file(weights: Path, tmp_path: Path) -> None:
+    home = tmp_path / "model"
+    made = frozen(weights, home, validation=2)
+    # Constants and size are those of the pre-training.
+    stated = pretraining(made.settings.backbone)
+    assert (made.model.mean, made.model.std) == (stated.mean, stated.std)
+    assert (made.model.enlarge.size, made.model.enlarge.interpolation) == (32, "bicubic")
+    teach(made, 0, 1)
+    store = ModelStore.open(home)
+    first = store.document(1)
+    for ref in (*first.exemplars.values(), *first.validation.values()):
+        tensors = store.read(ref, "images")
+        assert (tensors["features"].dtype, tensors["features"].shape[1]) == (torch.float16, 256)
+        assert len(tensors["features"]) == len(tensors["images"])
+    again = Learner.load(home)
+    teach(again, 2)
+    # The backbone is stored once, whatever the number of versions.
+    assert first.parts["backbone.0"] == store.document(2).parts["backbone.0"]
+    # Eight images were left of the nine; no exemplar passed the backbone again.
+    first_work = again.history[-1].work[0]
+    assert (first_work.name, first_work.images) == ("features", 8)
+    test = labelled({0: 4, 1: 4, 2: 4}, seed=9)
+    loaded = Learner.load(home)
+    assert loaded.predict(test.images) == again.predict(test.images)
+    loaded.rollback(1)
+    assert set(loaded.predict(test.images)) <= {"class 0", "class 1"}
+    loaded.forget("class 0")
+    assert set(loaded.predict(test.images)) == {"class 1"}
+
+
+def test_forged_features_are_refused(weights: Path, tmp_path: Path) -> None:
+    home = tmp_path / "model"
+    teach(frozen(weights, home), 0, 1)
+    store = ModelStore.open(home)
+    document = store.document(1)
+    tensors = dict(store.read(document.exemplars[0], "images"))
+    tensors["features"] = tensors["features"][:, :-1].contiguous()
+    other = ImagesRef(num=document.exemplars[0].num, **dict(store.put(tensors)))
+    exemplars = {**document.exemplars, 0: other}
+    store.write(document.model_copy(update={"number": 2, "exemplars": exemplars}))
+    with pytest.raises(DamagedError, match="features that the network has not"):
+        Learner.load(home, 2)
+
+
+def test_a_ceiling_holds(weights: Path, tmp_path: Path) -> None:
+    home = tmp_path / "model"
+    made = frozen(weights, home, size=None, max_mb=2.2, validation=2)
+    for classes in ((0, 1), (2, 3), (4, 5)):
+        teach(made, *classes)
+    assert all(own.num_bytes <= 2.2e6 for own in ModelStore.open(home).documents())
+    room = made.method.memory.room
+    assert len(made.method.memory) > 0
+    assert room is not None
+    assert room.score_bytes is None, "the score of frozen features takes what is left"
+
+
+def test_it_is_exported_with_its_enlargement(weights: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
+    pytest.importorskip("onnxscript", reason="the onnx extra is not installed")
+    made = frozen(weights, tmp_path / "model", validation=2)
+    teach(made, 0, 1)
+    done = made.export(tmp_path / "model.onnx")
+    assert done.checked_on == "held-out images"
+    assert done.max_difference < 1e-4
+
+
+def test_the_command_freezes_by_default(weights: Path, tmp_path: Path) -> None:
+    images, home = folder(tmp_path / "images", "cat", "dog"), tmp_path / "model"
+    requested = [
+        f"backbone.name={MODEL}", f"backbone.weights={weights}", "backbone.input_size=32",
+        "data.image_size=16", "method.update.epochs=2", "engine.device=cpu",
+    ]  # fmt: skip
+    call = LearnCall(model=home, images=images, overrides=requested, dry_run=True)
+    assert call.wanted.budget.passes is None
+    assert call.examine().classes.keys() == {"cat", "dog"}
+    result = learn(home, images, requested)
+    assert not result.document.settings.method.traits.trains_backbone
+    assert result.document.settings.backbone.train == "frozen"
+    assert learn(home, folder(tmp_path / "more", "ant", "bee")).in_use == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (["backbone.train=frozen"], "trains its backbone"),
+        (["method=probe", "backbone.train=all"], "trains no backbone"),
+        (["method=memo", "backbone.train=last-stages"], "cannot train the last stages alone"),
+        (["backbone.mean=[0.5]"], "one number for each channel"),
+    ],
+)
+def test_what_contradicts_the_method_is_refused(override: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_experiment("digits", override)
+
+
+def test_images_larger_than_the_backbones_are_refused() -> None:
+    backbone = BackboneSettings(name=MODEL, input_size=8)
+    settings = tiny_streams.settings(Probe.Settings(), backbone=backbone)
+    with pytest.raises(GraceError, match=r"larger than backbone\.input_size 8"):
+        Learner.create(settings, shape=(3, 16, 16))
+    with pytest.raises(GraceError, match="squares"):
+        Learner.create(settings, shape=(3, 8, 4))
 
 
 def start() -> dict[str, Tensor]:
@@ -32,7 +166,9 @@ def start() -> dict[str, Tensor]:
 Kind = type[DER.Settings | Memo.Settings | Grace.Settings]
 
 
-def learner(kind: Kind, weights: Path, home: Path) -> Learner:
+def trained(kind: Kind, home: Path, more: dict[str, Tensor] | None = None) -> tuple[Learner, Path]:
+    path = home.with_suffix(".safetensors")
+    path.write_bytes(encode(start() | (more or {})))
     # So small a rate moves no weight by more than 1e-6.
     recipe = tiny_streams.recipe(1).model_copy(update={"lr": 1e-9, "weight_decay": 0.0})
     method = kind(base=recipe, grow=recipe)
@@ -40,62 +176,42 @@ def learner(kind: Kind, weights: Path, home: Path) -> Learner:
         # The second update compresses into a student that is fresh.
         fresh = {"compress": recipe, "expand_at": (), "initialisation": "random"}
         method = method.model_copy(update=fresh)
-    settings = tiny_streams.settings(
-        method,
-        backbone=BackboneSettings(name="resnet20", weights=str(weights)),
-    )
-    return Learner.create(settings, shape=(3, 8, 8), directory=home)
-
-
-def update(learner: Learner, *classes: int) -> None:
-    data = tiny_streams.labelled(dict.fromkeys(classes, 6))
-    learner.update(data.images, tiny_streams.class_names(data))
+    backbone = BackboneSettings(name="resnet20", weights=str(path))
+    settings = tiny_streams.settings(method, backbone=backbone)
+    return Learner.create(settings, shape=(3, 8, 8), directory=home), path
 
 
 @pytest.mark.parametrize("kind", [DER.Settings, Memo.Settings])
-def test_the_backbone_of_every_task_starts_from_them(
-    kind: Kind, weights: Path, tmp_path: Path
-) -> None:
-    model = learner(kind, weights, tmp_path / "model")
-    update(model, 0, 1)
-    update(model, 2)
-    network = model.method.network
-    assert len(network.backbones) == 2
-    expected = start()
+def test_the_backbone_of_every_task_starts_from_them(kind: Kind, tmp_path: Path) -> None:
+    made, _ = trained(kind, tmp_path / "model")
+    teach(made, 0, 1)
+    teach(made, 2)
+    assert len(made.method.network.backbones) == 2
+    expected = start()["stage3.2.conv2.weight"]
     last = "stage.0.2.conv2.weight" if kind is Memo.Settings else "stage3.2.conv2.weight"
-    for backbone in network.backbones:
-        found = backbone.state_dict()[last]
-        torch.testing.assert_close(found, expected["stage3.2.conv2.weight"], atol=1e-6, rtol=0)
-    path = {row.path: row for row in describe_settings(model.settings)}["backbone.weights"]
-    assert (path.value, path.is_default) == (str(weights), False)
+    for backbone in made.method.network.backbones:
+        torch.testing.assert_close(backbone.state_dict()[last], expected, atol=1e-6, rtol=0)
 
 
-def test_a_saved_learner_holds_its_own_weights(weights: Path, tmp_path: Path) -> None:
-    model = learner(DER.Settings, weights, tmp_path / "model")
-    update(model, 0, 1)
-    probe = tiny_streams.labelled({0: 3}, seed=5).images
-    expected = model.predict_proba(probe)
-    weights.unlink()
-    loaded = Learner.load(tmp_path / "model")
-    assert loaded.settings.backbone.weights == str(weights)
-    assert torch.equal(loaded.predict_proba(probe), expected)
-    # DER's later backbones start as copies of the last one.
-    update(loaded, 2)
-    assert len(loaded.method.network.backbones) == 2
+def test_only_a_fresh_backbone_needs_the_file_again(tmp_path: Path) -> None:
+    for kind in (DER.Settings, Grace.Settings):
+        made, path = trained(kind, tmp_path / kind.__qualname__)
+        teach(made, 0, 1)
+        path.unlink()
+        loaded = Learner.load(tmp_path / kind.__qualname__)
+        test = labelled({0: 3}, seed=5).images
+        assert torch.equal(loaded.predict_proba(test), made.predict_proba(test))
+        if kind is DER.Settings:
+            # DER's later backbones start as copies of the last one.
+            teach(loaded, 2)
+            assert len(loaded.method.network.backbones) == 2
+            continue
+        with pytest.raises(ValueError, match=r"safetensors' is missing: set backbone.weights"):
+            teach(loaded, 2)
+        assert loaded.class_names == ["class 0", "class 1"]
 
 
-def test_an_update_with_a_fresh_backbone_needs_the_file(weights: Path, tmp_path: Path) -> None:
-    model = learner(Grace.Settings, weights, tmp_path / "model")
-    update(model, 0, 1)
-    weights.unlink()
-    loaded = Learner.load(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"start.safetensors' is missing: set backbone.weights"):
-        update(loaded, 2)
-    assert loaded.class_names == ["class 0", "class 1"]
-
-
-def test_wrong_weights_are_refused_before_anything_is_learnt(weights: Path, tmp_path: Path) -> None:
-    weights.write_bytes(encode({**start(), "stem.2.weight": torch.zeros(1)}))
+def test_wrong_weights_are_refused_before_anything_is_learnt(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown tensor 'stem"):
-        learner(DER.Settings, weights, tmp_path / "model")
+        trained(DER.Settings, tmp_path / "model", {"stem.2.weight": torch.zeros(1)})
     assert not (tmp_path / "model").exists()

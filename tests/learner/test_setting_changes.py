@@ -9,7 +9,6 @@ import torch
 
 import grace
 from grace.base.errors import BusyError
-from grace.learner.adapt import fit, with_settings
 from grace.learner.history import ledger
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
@@ -55,6 +54,7 @@ def test_a_change_is_a_new_version_that_predicts_the_same(tmp_path: Path) -> Non
     learner = made(tmp_path / "model")
     asked = labelled({0: 3, 2: 3}, seed=4).images
     before, scores = exemplars(learner), learner.scores(asked)
+    assert learner.change_settings("memory.size=24") == ()
     changes = learner.change_settings("memory.size=9", "method.update.epochs=3")
     assert list(map(str, changes)) == ["memory.size 24 → 9", "method.update.epochs 1 → 3"]
     assert (learner.version, learner.settings.memory.size) == (3, 9)
@@ -79,12 +79,6 @@ def test_a_change_is_a_new_version_that_predicts_the_same(tmp_path: Path) -> Non
     ]
 
 
-def test_nothing_to_change_makes_no_version(tmp_path: Path) -> None:
-    learner = made(tmp_path / "model")
-    assert learner.change_settings("memory.size=24") == ()
-    assert ModelStore.open(tmp_path / "model").numbers() == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -104,6 +98,9 @@ def test_what_cannot_change_is_refused_with_the_reason(text: str, why: str, tmp_
     with pytest.raises(grace.GraceError, match=why):
         learner.change_settings(text)
     assert (learner.version, ModelStore.open(tmp_path / "model").numbers()) == (2, [1, 2])
+    with pytest.raises(TypeError, match=r"a text of its own: 'memory\.max_mb=8'"):
+        learner.change_settings([text])  # type: ignore[arg-type]
+    assert exemplars(learner)
     assert teach(learner, 3).task == 3
 
 
@@ -122,18 +119,12 @@ def test_a_ceiling_is_set_raised_lowered_and_removed(tmp_path: Path) -> None:
         teach(learner, 3, 4, 5)
     learner.change_settings(f"memory.max_mb={full.value.remedy.rpartition('=')[2]}")
     assert teach(learner, 3, 4, 5).accepted
-    learner.change_settings("memory.max_mb=none")
+    learner.change_settings("memory.max_mb=none", "memory.validation=1")
+    assert [learner.held_out.count(index) for index in range(3)] == [1, 1, 1]
+    assert len(Learner.load(tmp_path / "model").recogniser.familiarities) == 6
     assert Learner.load(tmp_path / "model").model.ceiling is None
     learner.rollback(3)
     assert learner.settings.memory.max_mb == float(enough)
-
-
-def test_fewer_held_out_images(tmp_path: Path) -> None:
-    learner = made(tmp_path / "model")
-    assert len(learner.familiarities) == 6
-    learner.change_settings("memory.validation=1")
-    assert [learner.held_out.count(i) for i in range(3)] == [1, 1, 1]
-    assert len(Learner.load(tmp_path / "model").familiarities) == 3
 
 
 def test_the_threshold_decides_the_next_update() -> None:
@@ -182,16 +173,6 @@ def test_foster_drops_its_teacher_under_a_ceiling(tmp_path: Path) -> None:
     assert learner.settings.memory.max_mb is None
 
 
-def test_a_refused_change_leaves_the_learner_as_it_was() -> None:
-    learner = made(None)
-    before = state(learner.method.network)
-    other = learner.settings.model_copy(update={"memory": MemorySettings(size=None, max_mb=0.01)})
-    with pytest.raises(grace.GraceError):
-        fit(with_settings(learner.model, other))
-    assert same(state(learner.method.network), before)
-    assert len(learner.method.memory) == 24
-
-
 def test_a_refused_rollback_leaves_the_settings_as_they_were(tmp_path: Path) -> None:
     learner = made(tmp_path / "model")
     learner.change_settings("memory.size=9")
@@ -217,9 +198,3 @@ def test_what_another_version_has_learnt_is_recognised(tmp_path: Path) -> None:
     learner.adopt(learner.settings.model_copy(update={"memory": MemorySettings(size=12)}))
     teach(learner, 3)
     assert (learner.version, home.numbers()) == (5, [1, 2, 3, 4, 5])
-
-
-def test_a_list_of_settings_is_refused_with_advice() -> None:
-    learner = made(None)
-    with pytest.raises(TypeError, match=r"a text of its own: 'memory\.max_mb=8'"):
-        learner.change_settings(["memory.max_mb=8"])

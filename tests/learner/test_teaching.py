@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 import grace
+from grace.learner.setting_changes import FIXED, differences, effect
 from grace.learner.store import ModelStore
+from grace.settings.experiment import DataSettings, ExperimentSettings
+from grace.settings.load import describe_settings
 from support.picture_folders import folder
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
@@ -25,52 +28,50 @@ def images(tmp_path: Path, tiny_backbones: None) -> Path:
 def test_the_first_call_makes_a_learner_and_the_same_call_changes_nothing(
     images: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = grace.learn(tmp_path / "model", images, TINY)
+    with pytest.warns(grace.ConfigWarning, match=r"'scenario.increment=3' has no effect"):
+        made = grace.learn(tmp_path / "model", images, [*TINY, "scenario.increment=3"])
     assert (made.is_new, made.in_use, made.was_in_use) == (True, 1, None)
     assert made.class_names == ["ant", "bee"]
+    assert len(made.chosen) == 3
     same = grace.learn(tmp_path / "model", images, TINY)
-    assert (same.is_new, same.in_use, same.was_in_use) == (False, 1, 1)
+    assert (same.is_new, same.in_use, same.was_in_use, same.chosen) == (False, 1, 1, ())
     assert same.document == made.document
     more = folder(tmp_path / "more", "cat")
     with pytest.warns(grace.GraceWarning, match="^gate.max_drop=0 is too fine: 4 held-out"):
         later = grace.learn(tmp_path / "model", more, max_drop=0)
     assert (later.is_new, later.document.number, later.was_in_use) == (True, 2, 1)
     assert later.is_rejected == (later.in_use == 1)
-    assert grace.Learner.load(tmp_path / "model").class_names[:2] == ["ant", "bee"]
     # A library prints nothing.
     assert capfd.readouterr() == ("", "")
-
-
-def test_what_has_no_effect_is_a_warning(images: Path, tmp_path: Path) -> None:
-    idle = [*TINY, "scenario.increment=3"]
-    with pytest.warns(grace.ConfigWarning, match=r"'scenario.increment=3' has no effect"):
-        grace.learn(tmp_path / "model", images, idle)
 
 
 def test_refusals_name_the_setting_that_helps(images: Path, tmp_path: Path) -> None:
     (images / "ant" / "000.png").write_bytes(b"no image")
     with pytest.raises(grace.GraceError, match=r"or set data.skip_unreadable=true$"):
         grace.learn(tmp_path / "model", images, TINY)
+    assert not (tmp_path / "model").exists()
+    skip = "data.skip_unreadable=true"
     with pytest.warns(grace.GraceWarning, match="unreadable images"):
-        grace.learn(tmp_path / "model", images, [*TINY, "data.skip_unreadable=true"])
-    other = ["data.image_size=8", "data.skip_unreadable=true"]
+        grace.learn(tmp_path / "model", images, [*TINY, skip])
     with pytest.raises(grace.GraceError, match=r"data.image_size 16, and 'data.image_size=8' cann"):
-        grace.learn(tmp_path / "model", images, other)
+        grace.learn(tmp_path / "model", images, ["data.image_size=8", skip])
 
 
 def test_settings_change_with_an_update_or_not_at_all(images: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     grace.learn(model, images, TINY)
-    other = ["memory.size=9", "engine.eval_batch_size=7"]
-    with pytest.warns(grace.GraceWarning, match=r"grace set \S+/model memory.size=9'") as warned:
+    other = ["memory.size=9", "data.augmentation=[flip, crop]", "engine.eval_batch_size=7"]
+    quoted = r"/model 'data.augmentation=\[.flip., .crop.\]' memory.size=9'"
+    with pytest.warns(grace.GraceWarning, match=quoted) as warned:
         assert not grace.learn(model, images, other).is_new
     assert len(warned) == 1
     assert ModelStore.open(model).settings().memory.size == 5
-    later = grace.learn(model, folder(tmp_path / "more", "cat"), other)
+    later = grace.learn(model, folder(tmp_path / "more", "cat"), [other[0], other[2]])
     assert list(map(str, later.document.changed)) == ["memory.size 5 → 9"]
     assert later.document.settings.memory.size == 9
+    assert later.document.settings.engine.eval_batch_size == 7
     # Whoever asks for what is so already changes nothing.
-    last = grace.learn(model, folder(tmp_path / "last", "dog"), other)
+    last = grace.learn(model, folder(tmp_path / "last", "dog"), ["memory.size=9"])
     assert (last.document.changed, last.document.settings.memory.size) == ((), 9)
 
 
@@ -87,29 +88,24 @@ def test_other_settings_are_another_update_after_a_rollback(images: Path, tmp_pa
     assert (again.is_new, again.in_use, again.document.settings.memory.size) == (False, 3, 9)
 
 
-def test_the_command_that_changes_a_setting_is_quoted(images: Path, tmp_path: Path) -> None:
-    model, tiny = tmp_path / "model", [text for text in TINY if "update" not in text]
-    grace.learn(model, images, ["method=grace", *tiny[1:]])
-    other = ["method.expand_at=[2, 3]"]
-    with pytest.warns(grace.GraceWarning, match=r"/model 'method.expand_at=\[2, 3\]'' changes it"):
-        assert not grace.learn(model, images, other).is_new
-
-
-def test_a_first_update_that_was_interrupted_is_dropped_on_request(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    model = tmp_path / "model"
-    with monkeypatch.context() as patch:
-        patch.setattr(ModelStore, "write", die)
-        with pytest.raises(KeyboardInterrupt) as stopped:
-            grace.learn(model, images, TINY)
-    assert stopped.value.__notes__ == ["the same command will go on from here"]
-    other = [*TINY, "memory.size=7"]
-    with pytest.raises(grace.GraceError) as refused:
-        grace.learn(model, images, other)
-    assert refused.value.remedy.endswith("add --discard to begin anew")
-    done = grace.learn(model, images, other, discard=True)
-    assert done.document.settings.memory.size == 7
+def test_what_a_change_of_each_setting_does() -> None:
+    settings = ExperimentSettings()
+    paths = [row.path for row in describe_settings(settings)]
+    kinds = ("fixed", "none", "machine", "reading", "pace", "learning")
+    found = {kind: {path for path in paths if effect(path) == kind} for kind in kinds}
+    assert {path for path in paths if path.startswith("engine.")} == found["machine"]
+    assert found["reading"] == {
+        f"data.{n}" for n in ("max_pixels", "skip_unreadable", "skip_duplicates")
+    }
+    assert {"seeds.class_order", "scenario.base", "data.root", "probe.images"} < found["none"]
+    assert {"name", "method.name", "backbone.stem", "seeds.data", "data.fit"} < found["fixed"]
+    assert {"budget.minutes", "method.grow.epochs", "method.base.lr"} < found["pace"]
+    assert (
+        effect("method.threshold") == effect("memory.size") == effect("gate.max_drop") == "learning"
+    )
+    assert len(FIXED) == 7
+    other = settings.model_copy(update={"data": DataSettings(root="ä" * 60, channels=3)})
+    assert list(map(str, differences(settings, other))) == [
+        "data.root none → " + r"\xe4" * 24 + r"\...",
+        "data.channels none → 3",
+    ]

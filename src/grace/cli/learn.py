@@ -39,49 +39,32 @@ _Texts = Annotated[
     list[str] | None,
     options.argument(
         metavar="KEY=VALUE",
-        help="Settings, such as method=der, memory.size=500, gate.min_new=50 or "
-        "data.skip_unreadable=true ('grace show folder' lists them). For an existing learner they "
-        "are changes, saved with the update ('grace set MODEL' lists those that can change).",
+        help="Settings, such as method=der, gate.min_new=50 or data.skip_unreadable=true ('grace "
+        "show folder' lists them). For an existing learner they are changes, saved with the "
+        "update ('grace set MODEL' lists those that can change).",
     ),
 ]
 _Model = Annotated[Path | None, options.option(metavar="MODEL", help="Directory of the learner.")]
 _Experiment = Annotated[
-    str | None,
-    options.option(
-        help="Experiment that a new learner starts from. Default: settings chosen for the images."
-    ),
+    str | None, options.option(help="Experiment to start from. Default: chosen for the images.")
 ]
 _MaxMb = Annotated[
     float | None,
-    options.option(
-        metavar="MB",
-        help="Largest size of one version in megabytes (10⁶ bytes), memory.max_mb; images of old "
-        "classes fill it.",
-    ),
+    options.option(metavar="MB", help="Ceiling on the learner in 10⁶ bytes, memory.max_mb."),
 ]
 _MaxDiskMb = Annotated[
     float | None,
     options.option(
-        min=0,
-        metavar="MB",
-        help="Largest size of all versions together: afterwards the oldest are removed. Default: "
-        "all are kept.",
+        min=0, metavar="MB", help="Remove the oldest versions beyond so many 10⁶ bytes."
     ),
 ]
 _Minutes = Annotated[
     float | None,
-    options.option(
-        metavar="MINUTES",
-        help="Time that training of an update should take at most (default: 3), budget.minutes; "
-        "fewer epochs are trained then.",
-    ),
+    options.option(metavar="MINUTES", help="Most minutes of an update (3), budget.minutes."),
 ]
 _MaxDrop = Annotated[
     float | None,
-    options.points(
-        help="Reject this update if it costs old classes more percentage points (gate.max_drop: "
-        "every update)."
-    ),
+    options.points(help="Reject this update if old classes lose more; for all: gate.max_drop."),
 ]
 _Discard = Annotated[bool, typer.Option("--discard", help="Drop an interrupted update first.")]
 _Again = Annotated[bool, typer.Option("--again", help="Learn images that were learnt already.")]
@@ -171,18 +154,14 @@ def _facts(result: LearnResult) -> dict[str, Any]:
         "num_held_out": accuracy.num_old + accuracy.num_new,
         "num_exemplars": update.num_exemplars,
         "why": why(update),
-        "backbones": dict(zip(("before", "after"), update.num_backbones, strict=True)),
-        "parameters": dict(zip(("before", "after"), update.num_parameters, strict=True)),
-        "bytes": {"before": before.num_bytes if before else 0, "after": update.num_bytes},
+        "backbones": _change(*update.num_backbones),
+        "parameters": _change(*update.num_parameters),
+        "bytes": _change(before.num_bytes if before else 0, update.num_bytes),
         "max_mb": document.settings.memory.max_mb,
-        "accuracy_of_old": {"before": accuracy.old_before, "after": accuracy.old_after}
-        if accuracy.num_old
-        else None,
+        "accuracy_of_old": _change(accuracy.old_before, accuracy.old_after),
         "accuracy_of_new": accuracy.new_after,
         "compression_cost": accuracy.compression_cost,
-        "calibration_error": dict(zip(("before", "after"), update.calibration_error, strict=True))
-        if update.calibration_error
-        else None,
+        "calibration_error": _change(*update.calibration_error or (None, None)),
         "classes": class_facts(accuracy, names),
         "gate": gate_facts(update.rulings, names),
         "update": update,
@@ -190,6 +169,10 @@ def _facts(result: LearnResult) -> dict[str, Any]:
         "chosen": result.chosen,
         "removed_versions": result.pruned,
     }
+
+
+def _change(before: float | None, after: float | None) -> dict[str, float | None] | None:
+    return None if after is None else {"before": before, "after": after}
 
 
 def _headline(result: LearnResult) -> str:

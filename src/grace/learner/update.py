@@ -53,8 +53,11 @@ def learn(
         if model.ceiling or save is not None:
             size = count_bytes(model.state)
             update = update.model_copy(update={"num_bytes": size})
-        # All processes must agree on whether the update is accepted.
-        update = _as_in_first_process(model, update)
+        ranks = model.trainer.ranks
+        if ranks.are_several:
+            # All processes must agree on whether the update is accepted.
+            told = ranks.broadcast_value(update.model_dump_json())
+            update = UpdateRecord.model_validate_json(told)
         model.state.history[-1] = update
         if save is not None:
             save(update)
@@ -66,14 +69,6 @@ def learn(
     if not update.accepted:
         model.state = before
     return update
-
-
-def _as_in_first_process(model: Model, update: UpdateRecord) -> UpdateRecord:
-    """Return the first process's record of an update in all processes."""
-    ranks = model.trainer.ranks
-    if not ranks.are_several:
-        return update
-    return UpdateRecord.model_validate_json(ranks.broadcast_value(update.model_dump_json()))
 
 
 def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> UpdateRecord:
@@ -106,7 +101,6 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
     model.calibrate()
     _forget_features(model)
     judged = judges.data(set(range(task.num_classes)) - state.forgotten)
-    compressed = outcome.verdict in ("compress", "compress (budget)")
     now = model.size()
     return UpdateRecord(
         task=task.number,
@@ -118,13 +112,12 @@ def _carry_out(model: Model, given: UpdateInput, journal: Journal | None) -> Upd
         num_backbones=(size.num_backbones, now.num_backbones),
         num_parameters=(size.num_parameters, now.num_parameters),
         num_exemplars=len(state.method.memory),
-        accuracy=compared(
-            old_before,
-            _are_right(model, judged),
-            torch.empty(0) if judged is None else judged.labels,
-            old,
+        accuracy=Accuracies(
             teacher=teacher,
-            student=_primary_accuracy(model, live) if compressed else None,
+            student=accuracy(model.trainer, model.classifier(), live, method.features)
+            if outcome.verdict in ("compress", "compress (budget)")
+            else None,
+            classes=compared(old_before, _are_right(model, judged), judged, old),
         ),
         gate=given.gate,
         temperature=state.temperature,
@@ -201,34 +194,21 @@ def _are_right(model: Model, data: LabelledImages | None) -> Tensor | None:
     return finite(found)[""].argmax(dim=1) == data.labels
 
 
-def _primary_accuracy(model: Model, data: LabelledImages | None) -> float | None:
-    primary = next(iter(model.state.method.classifiers().values()))
-    return accuracy(model.trainer, primary, data, model.state.method.features)
-
-
 def compared(
-    before: Tensor | None,
-    after: Tensor | None,
-    labels: Tensor,
-    old: Set[int],
-    *,
-    teacher: float | None = None,
-    student: float | None = None,
-) -> Accuracies:
-    """Compare the results of held-out images before and after an update.
+    before: Tensor | None, after: Tensor | None, data: LabelledImages | None, old: Set[int]
+) -> tuple[ClassAccuracy, ...]:
+    """Compare the results of held-out images before and after an update, class by class.
 
     Args:
         before: (M,) ``True`` for each image of an old class that was right, in the order of
-            ``labels``; ``None``: there are no such images, or nothing could predict them.
-        after: (N,) ``True`` for each image that is right; ``None``: there are no images.
-        labels: class indices (N,), ascending.
+            ``data``; ``None``: there are no such images, or nothing could predict them.
+        after: (N,) ``True`` for each image that is right.
+        data: N images in the order of their classes; ``None``: there are none.
         old: classes known before the update.
-        teacher: accuracy before compression, if there was one.
-        student: accuracy after it.
     """
-    if after is None:
-        return Accuracies(teacher=teacher, student=student)
-    earlier = torch.zeros_like(after)
+    if after is None or data is None:
+        return ()
+    labels, earlier = data.labels, torch.zeros_like(after)
     if before is not None:
         earlier[torch.isin(labels, torch.tensor(sorted(old), dtype=torch.int64))] = before
     classes = []
@@ -244,4 +224,4 @@ def compared(
                 lost=int((earlier & ~after)[own].sum()),
             )
         )
-    return Accuracies(teacher=teacher, student=student, classes=tuple(classes))
+    return tuple(classes)
