@@ -152,18 +152,6 @@ def test_for_a_saved_learner(seed: int, saved: Path, tmp_path: Path) -> None:
     assert ready == (refused is None), refused
 
 
-def test_it_says_what_learn_would_say(tmp_path: Path) -> None:
-    images = folder(tmp_path / "images", "ant")
-    found = LearnCall(model=None, images=images, overrides=BASE).examine()
-    assert "the first update of a learner needs at least two" in found.verdict
-    two = folder(tmp_path / "two", "ant", "bee")
-    tight = LearnCall(model=None, images=two, overrides=[*BASE, "memory.max_mb=0.05"])
-    verdict = tight.examine().verdict
-    assert "the weights of resnet20 alone take 1.082 MB, and the ceiling is 0.050 MB" in verdict
-    with pytest.raises(GraceError, match=r"or a smaller backbone\.name"):
-        tight.refuse_early()
-
-
 @pytest.mark.parametrize("max_mb", [0.3, 0.37])
 def test_the_ceiling_that_a_refusal_names_is_enough(max_mb: float) -> None:
     # A fifth of the ceiling that is named has room for more than ten held-out images of each class.

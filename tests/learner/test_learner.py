@@ -54,24 +54,13 @@ class TestAsking:
         predictions = taught.predict(images)
         right = sum(p == label for p, label in zip(predictions, labels, strict=True))
         assert taught.score(images, labels) == right / 24
-
-    def test_class_names_stand_in_order_of_appearance(self, taught: Learner) -> None:
+        # Class names stand in the order of appearance.
         first = animals({"dog": 20, "cat": 20})[1][0]
-        second = "dog" if first == "cat" else "cat"
-        assert taught.class_names == [first, second, "emu"]
-        assert [list(update.new_class_names) for update in taught.history] == [
-            [first, second],
-            ["emu"],
-        ]
-
-    def test_probabilities_sum_to_one_and_agree_with_the_names(self, taught: Learner) -> None:
-        images, _ = animals({"cat": 5, "emu": 5}, seed=9)
+        assert taught.class_names == [first, "dog" if first == "cat" else "cat", "emu"]
+        assert [len(update.new_class_names) for update in taught.history] == [2, 1]
         probabilities = taught.predict_proba(images)
-        assert probabilities.shape == (10, 3)
-        torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(10))
-        assert float(probabilities.min()) >= 0
-        names = [taught.class_names[int(i)] for i in probabilities.argmax(dim=1)]
-        assert names == taught.predict(images)
+        torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(24))
+        assert [taught.class_names[int(i)] for i in probabilities.argmax(dim=1)] == predictions
 
     def test_every_predictor_scores_the_primary_one_first(self, taught: Learner) -> None:
         images, _ = animals({"cat": 5, "emu": 5}, seed=9)
@@ -114,14 +103,6 @@ class TestAsking:
 
 
 class TestTeaching:
-    def test_a_later_update_with_known_images_names_no_class_twice(self) -> None:
-        made = learner(Replay.Settings(base=recipe(), update=recipe()))
-        made.update(*animals({"cat": 6, "dog": 6}))
-        update = made.update(*animals({"cat": 3, "emu": 6}))
-        assert list(update.new_class_names) == ["emu"]
-        assert len(made.class_names) == len(set(made.class_names)) == 3
-        assert made.method.memory.original_counts[made.class_names.index("cat")] == 9
-
     def test_numbers_are_names_too(self) -> None:
         made = learner(Finetune.Settings(base=recipe()))
         images, _ = animals({"cat": 3, "dog": 3})
@@ -211,7 +192,7 @@ class TestRefusals:
                 torch.zeros(2, 3, 8, 8),
                 ["cat", "dog"],
                 TypeError,
-                r"must be uint8, .* give \(images",
+                r"must be uint8",
             ),
             (torch.zeros(3, 3, 8, 8).byte(), ["cat", "dog"], ValueError, "3 images but 2 labels"),
             (torch.zeros(0, 3, 8, 8).byte(), [], ValueError, "no images were given"),

@@ -9,13 +9,12 @@ from grace.data.images import LabelledImages, TensorImages
 from grace.engine.ranks import Ranks
 from grace.learner.admit import Ceiling, check_input, hold_out
 from grace.learner.gate import Accuracies
-from grace.learner.learner import Learner
 from grace.learner.model_state import HeldOut
 from grace.learner.recommend import new_settings
 from grace.learner.update import compared
 from grace.methods.replay import Replay
 from grace.settings.experiment import GateSettings, MemorySettings
-from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
+from support.tiny_streams import SIZE, pictures, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -79,20 +78,3 @@ def test_the_digest_is_that_of_images_and_labels() -> None:
 
     assert digest("aa", gate=GateSettings(max_drop=5)) == digest("aa")
     assert len({digest("aa"), digest("ab"), digest("aa", is_last=True)}) == 3
-
-
-def test_the_gate_by_class_and_by_new_classes() -> None:
-    method = Replay.Settings(base=recipe(8), update=recipe(8))
-    gate = GateSettings(max_class_drop=30)
-    chosen = settings(method, memory=MemorySettings(size=3, validation=20), gate=gate)
-    made = Learner.create(chosen, shape=(3, SIZE, SIZE))
-    first, second = labelled({0: 100, 1: 100}), labelled({2: 100})
-    made.update(first.images, class_names(first))
-    # Images of class 0 under the name of class 1: class 0 is lost.
-    images = torch.cat([pictures(0, 120, seed=8), second.images.pixels])
-    update = made.update(images, ["class 1"] * 120 + class_names(second))
-    assert not update.accepted
-    (ruling,) = update.rulings
-    assert ruling.observed is not None
-    assert ruling.observed > 30
-    assert made.class_names == ["class 0", "class 1"]
