@@ -15,7 +15,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
     "base": (653, 10),
-    "settings": (1105, 9),
+    "settings": (1091, 9),
     "data": (2362, 16),
     "engine": (1870, 21),
     "runs": (928, 8),

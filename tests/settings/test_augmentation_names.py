@@ -42,7 +42,7 @@ def test_lists_survive_being_written_and_read(tmp_path: Path) -> None:
     [
         ("cifr", "'cifr' is no augmentation; did you mean 'cifar'?"),
         ("autoaugmnt", "did you mean 'autoaugment'?"),
-        ("crop", "write it as a list, [crop]"),
+        ("crop", "'crop' is no augmentation (known: none, shift,"),
         ("[rotat]", "there is no operation 'rotat' in a list; did you mean 'rotate'?"),
         ("[crop, cifar]", "there is no operation 'cifar' in a list"),
         ("[color]", "did you mean 'colour'?"),

@@ -75,8 +75,6 @@ def _checked(value: object) -> str | tuple[str, ...]:
     """Return a name unchanged, or a list of operations in one spelling."""
     names = get_args(AugmentationName)
     if isinstance(value, str):
-        if value in OPERATIONS and value not in names:
-            raise GraceError(f"'{value}' is one operation", f"write it as a list, [{value}]")
         if value not in names:
             hint = did_you_mean_one_of(value, names)
             raise GraceError(f"'{value}' is no augmentation{hint}, or a list of operations")

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
-from types import MappingProxyType
 from typing import get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -24,7 +23,7 @@ def problems_of(
     model: Model,
     prefix: str = "",
     whole: str = "experiment",
-    methods: Mapping[str, Model] = MappingProxyType({}),
+    methods: Mapping[str, Model] | None = None,
 ) -> dict[str, str]:
     """Turn a validation error into one problem per setting, by dotted path.
 
@@ -39,7 +38,7 @@ def problems_of(
     """
     fields = _fields(model, prefix)
     others: dict[str, list[str]] = {}
-    for name, own in methods.items():
+    for name, own in (methods or {}).items():
         for path in _fields(own, "method"):
             others.setdefault(path, []).append(f"method {name}")
     said: dict[str, str] = {}

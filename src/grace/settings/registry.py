@@ -164,14 +164,11 @@ def _outside(entry: EntryPoint) -> MethodFile:
     # Neither the module nor a package above it is imported to find its file.
     top, *below = entry.value.split(".")
     spec = find_spec(top)
-    places = [spec.origin or ""] if spec else []
-    if below and spec:
-        folders = spec.submodule_search_locations or ()
-        places = [str(Path(folder, *below).with_suffix(".py")) for folder in folders]
-    found = [Path(place) for place in places if place.endswith(".py") and Path(place).is_file()]
-    if not found:
+    path = Path(spec.origin or "") if spec else Path()
+    path = path.parent.joinpath(*below).with_suffix(".py") if below else path
+    if path.suffix != ".py" or not path.is_file():
         raise GraceError(f"'{entry.value}' is no module with a file: name the method's file")
-    file = MethodFile(entry.name, entry.value, found[0])
+    file = MethodFile(entry.name, entry.value, path)
     if not file.class_name:
         raise GraceError(f"'{entry.value}' has no class with a class Settings in it")
     assert file.description
