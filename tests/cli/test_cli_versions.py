@@ -1,209 +1,345 @@
-"""``grace rollback`` and ``grace forget`` on a learner of three versions."""
+"""``grace info``, ``history``, ``rollback``, ``forget`` and ``set``, called as people call them."""
 
+import json
 import os
 import pty
-import shutil
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
+from scipy.stats import binomtest
 
+from grace.base.words import in_bytes
+from grace.learner.gate import sign_test
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
-from grace.methods.finetune import Finetune
+from grace.methods.memo import Memo
 from grace.methods.replay import Replay
-from grace.settings.experiment import MemorySettings
 from support import one_process
 from support.commands import ran
 from support.learn_calls import files
-from support.tiny_streams import pictures, recipe, settings
+from support.saved_learners import copied as copied
+from support.saved_learners import saved as saved
+from support.saved_learners import teach
+from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-NAMES = ("ant", "bee", "cat", "dog")
+
+def told(*arguments: object) -> Any:
+    """What a verb prints as JSON."""
+    return json.loads(ran(*arguments, "--json").stdout)
 
 
-def images_of(*names: str, seed: int = 0) -> tuple[torch.Tensor, list[str]]:
-    pixels = [pictures(NAMES.index(name), 10, seed=seed) for name in names]
-    return torch.cat(pixels), [name for name in names for _ in range(10)]
+def documents(home: Path) -> list[dict[str, Any]]:
+    """The documents as they lie on the disk."""
+    return [json.loads(path.read_text()) for path in sorted((home / "versions").iterdir())]
 
 
-@pytest.fixture(scope="module")
-def stream(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Path:
-    """Versions of two, three and four classes."""
-    model = tmp_path_factory.mktemp("stream") / "model"
-    method = Replay.Settings(base=recipe(3), update=recipe(3))
-    made = Learner.create(
-        settings(method, memory=MemorySettings(size=40, validation=2)),
-        shape=(3, 8, 8),
-        directory=model,
-    )
-    for names in (("ant", "bee"), ("cat",), ("dog",)):
-        made.update(*images_of(*names))
-    return model
+def test_readers_import_no_torch(saved: Path) -> None:
+    readers = [("info",), ("info", "--json"), ("info", "--card"), ("history",)]
+    calls = [(*reader, saved) for reader in readers]
+    ends = one_process.calls(*calls, without=["torch", "torchvision", "numpy"])
+    assert [end.exit_code for end in ends] == [0] * 4
+    assert all(end.stdout.strip() for end in ends)
 
 
-@pytest.fixture
-def model(stream: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(stream, tmp_path / "model")
+def test_a_page_of_a_learner(saved: Path) -> None:
+    lines = ran("info", saved).stdout.splitlines()
+    assert lines[:2] == [str(saved), ""]
+    facts = {line[:38].strip(): line[38:].strip() for line in lines}
+    assert (facts["versions"], facts["rejected versions"]) == ("1, 2, 3, 4, 5", "4")
+    assert (facts["method"], facts["shape"], facts["in use version"]) == ("grace", "3, 8, 8", "5")
+    # 2 · 74,640 and a head of 129 · 5.
+    assert (facts["in use backbones"], facts["in use parameters"]) == ("2", "0.15 M")
+    total = told("info", saved)["in_use"]["num_bytes"]["total"]
+    assert (facts["in use threshold"], facts["in use bytes total"]) == ("0.6", in_bytes(total))
+    learner, start = Learner.load(saved), lines.index("in use classes") + 2
+    for index, line in enumerate(lines[start : start + 5]):
+        forgotten = "yes" if learner.class_names[index] == "cat" else "no"
+        counts = len(learner.method.memory.of_class(index)), learner.held_out.count(index)
+        shown = (index, learner.class_names[index], forgotten, *counts)
+        assert line.split() == [str(cell) for cell in shown]
+    below = lines[lines.index("settings that differ from their defaults") + 1 :]
+    changed = {line.split()[0] for line in below}
+    assert {"memory.size", "memory.max_mb", "method.expand_at", "method.grow.epochs"} <= changed
+    assert not {"method.threshold", "seeds.data", "scenario.increment"} & changed
 
 
-class TestRollback:
-    def test_back_and_forth(self, model: Path) -> None:
-        back = ran("rollback", model, 1)
-        assert back.stdout.splitlines() == [
-            f"'{model}' is at version 1 now, it was at 3",
-            "classes gone  cat, dog",
-            f"undo  grace rollback {model} 3",
+def test_the_facts_of_a_learner(saved: Path) -> None:
+    facts = told("info", saved)
+    own = facts["in_use"]
+    assert (facts["versions"], facts["rejected_versions"]) == ([1, 2, 3, 4, 5], [4])
+    assert (facts["shape"], facts["settings"]["memory.size"]) == ([3, 8, 8], 30)
+    assert (own["version"], own["num_updates"]) == (5, 4)
+    assert own["num_parameters"] == 2 * 74_640 + 5 * 129
+    assert own["num_bytes"].pop("ceiling") == 2_000_000
+    assert own["num_bytes"].pop("total") == sum(own["num_bytes"].values())
+    assert [entry["name"] for entry in own["classes"] if entry["forgotten"]] == ["cat"]
+    written = [*(saved / "objects").iterdir(), *(saved / "versions").iterdir()]
+    assert facts["num_bytes_of_all_versions"] == sum(file.stat().st_size for file in written)
+
+
+def test_branches_of_a_trunk_are_no_whole_backbones(tmp_path: Path) -> None:
+    method, home = Memo.Settings(base=recipe(), grow=recipe()), tmp_path / "memo"
+    made = Learner.create(settings(method), shape=(3, 8, 8), directory=home)
+    for counts in ({0: 8, 1: 8}, {2: 8}):
+        data = labelled(counts)
+        made.update(data.images, class_names(data))
+    facts = told("info", home)["in_use"]
+    # By hand: a stem and stages of 16 and 32 channels, twice a stage of 64, a head of 129 · 3.
+    trunk, branch = (432 + 32) + (2 * 2304 + 64) + (4608 + 9216 + 128), 18_432 + 36_864 + 256
+    assert facts["num_parameters"] == trunk + 2 * branch + 129 * 3
+    parts = ModelStore.open(home).document(2).parts
+    assert {"trunk", "backbone.0", "backbone.1"} < set(parts)
+    weights = [home / "objects" / f"{ref.sha256}.safetensors" for ref in parts.values()]
+    num_bytes = sum(file.stat().st_size for file in weights)
+    assert facts["num_bytes"]["weights_and_method_state"] == num_bytes
+
+
+def test_before_anything_was_learnt(tmp_path: Path) -> None:
+    method = Replay.Settings(base=recipe(), update=recipe())
+    Learner.create(settings(method), shape=(3, SIZE, SIZE), directory=tmp_path / "new")
+    assert told("info", tmp_path / "new")["in_use"] is None
+    assert "in use" not in ran("info", tmp_path / "new").stdout
+    assert told("history", tmp_path / "new") == []
+    assert ran("history", tmp_path / "new").stdout == "nothing has been learnt yet\n"
+
+
+def test_a_damaged_version_blocks_nothing_but_its_own_use(copied: Path) -> None:
+    (copied / "versions" / "0003.json").write_text("{")
+    assert re.search(r"^damaged versions +3$", ran("info", copied).stdout, re.MULTILINE)
+    facts = told("info", copied)
+    assert (facts["versions"], facts["damaged_versions"]) == ([1, 2, 4, 5], [3])
+    assert ran("history", copied).stderr.count("0003.json' is damaged") == 1
+    (copied / "versions" / "0005.json").write_text("{")
+    result = ran("info", copied, code=2)
+    assert "0005.json' is damaged" in result.stderr
+    assert result.stderr.count("\n") == 1
+    back = ran("rollback", copied, 2)  # It is what people roll back from, not to.
+    assert "is damaged" in back.stderr
+    assert f"'{copied}' is at version 2 now" in back.stdout
+    assert "undo" not in back.stdout
+    assert ModelStore.open(copied).current() == 2
+
+
+def test_an_interrupted_update_is_told_and_comes_first(copied: Path) -> None:
+    before = ran("history", copied).stdout
+    ModelStore.open(copied).begin(5, "0" * 64)
+    drop = f"'grace learn --model {copied} --discard'"
+    line = ran("info", copied).stdout.splitlines()[1]
+    assert line.startswith("An update was interrupted: learn the same images again")
+    assert line.endswith(f"{drop}.")
+    assert told("info", copied)["interrupted_update"] is True
+    result = ran("history", copied)
+    assert (result.stdout, result.stderr) == (before, f"{line}\n")
+    for change in (["forget", copied, "dog", "--yes"], ["set", copied, "memory.size=7"]):
+        assert drop in ran(*change, code=2).stderr
+    assert "an interrupted update only goes on from" in ran("rollback", copied, 3).stderr
+    ran(*shlex.split(drop.strip("'"))[1:])
+    ran("set", copied, "memory.size=7")
+    assert ran("history", copied).stderr == ""
+
+
+def test_the_table_of_a_history(saved: Path) -> None:
+    lines = ran("history", saved).stdout.splitlines()
+    rows = [re.split(r" {2,}", line.strip()) for line in lines[1:6]]
+    assert [row[:4] for row in rows[1:]] == [
+        ["2", "1", "3", "compress"], ["3", "2", "4", "grow"],
+        ["4 ×", "3", "5", "compress"], ["5 *", "3", "5", "compress"],
+    ]  # fmt: skip
+    for row, number in zip(rows[1:], (2, 3, 4, 5), strict=True):
+        update = Learner.load(saved, number).history[-1]
+        outcome, accuracy = update.outcome, update.accuracy
+        assert row[4:6] == [f"{outcome.saturation:.4g}", f"{outcome.threshold:.4g}"]
+        shares = [
+            f"{accuracy.old_before:.1%} → {accuracy.old_after:.1%}",
+            f"{accuracy.new_after:.1%}",
         ]
-        assert Learner.load(model).class_names == ["ant", "bee"]
-        forth = ran("rollback", model, 2)
-        assert "classes back  cat" in forth.stdout.splitlines()
-        assert Learner.load(model).class_names == ["ant", "bee", "cat"]
-        before = files(model)
-        assert ran("rollback", model, 2).stdout == (
-            f"'{model}' is at version 2 already: nothing to do\n"
-        )
-        assert files(model) == before
-
-    def test_a_rejected_version_can_be_used(self, tmp_path: Path) -> None:
-        model = tmp_path / "model"
-        method = Finetune.Settings(base=recipe(8), update=recipe(8))
-        made = Learner.create(
-            settings(method, memory=MemorySettings(validation=2)), shape=(3, 8, 8), directory=model
-        )
-        made.update(*images_of("ant", "bee"))
-        update = made.update(*images_of("cat", "dog"), max_drop=0)
-        assert not update.accepted
-        result = ran("rollback", model, 2)
-        assert (
-            f"it was rejected: the old classes lost {update.accuracy.drop:.1f} points, 0 allowed "
-            "(gate.max_drop)"
-        ) in result.stdout
-        assert Learner.load(model).class_names == list(NAMES)
-
-    def test_a_version_that_cannot_be_loaded_is_refused(self, model: Path) -> None:
-        for ref in ModelStore.open(model).document(1).refs:
-            if ref not in ModelStore.open(model).document(3).refs:
-                (model / "objects" / f"{ref.sha256}.safetensors").write_bytes(b"damaged")
-        result = ran("rollback", model, 1, code=2)
-        assert result.stderr.startswith("error: ")
-        assert "damaged" in result.stderr
-        assert ModelStore.open(model).current() == 3
-
-    @pytest.mark.parametrize("name", ["current.json", "versions/0003.json"])
-    def test_a_damaged_version_in_use_can_be_left(self, model: Path, name: str) -> None:
-        (model / name).write_text("{")
-        result = ran("rollback", model, 2)
-        assert "is damaged" in result.stderr
-        assert f"'{model}' is at version 2 now" in result.stdout
-        assert "undo" not in result.stdout
-        assert ModelStore.open(model).current() == 2
-
-    def test_wrong_input(self, model: Path, tmp_path: Path) -> None:
-        assert "has no version 7 (it has 1, 2, 3)" in ran("rollback", model, 7, code=2).stderr
-        assert "is no learner" in ran("rollback", tmp_path, 1, code=2).stderr
-        with ModelStore.open(model).changing():
-            assert "another process" in ran("rollback", model, 1, code=2).stderr
-        assert ModelStore.open(model).current() == 3
-
-    def test_an_interrupted_update_is_told_of(self, model: Path) -> None:
-        ModelStore.open(model).begin(3, "0" * 64)
-        assert "an interrupted update only goes on from" in ran("rollback", model, 1).stderr
+        assert row[8:10] == [text.replace("%", " %") for text in shares]
+    assert lines[-1].endswith("forgot cat in versions 2, 3, 4, 5")
 
 
-class TestForget:
-    def test_the_images_go_and_the_class_is_never_predicted(self, model: Path) -> None:
-        gone = {document.exemplars[0].sha256 for document in ModelStore.open(model).documents()} | {
-            document.validation[0].sha256 for document in ModelStore.open(model).documents()
-        }
-        result = ran("forget", model, "ant", "--yes")
-        assert result.stdout.splitlines() == [
-            f"forgot 'ant': removed its images from versions 1, 2, 3 of '{model}'",
-            "the weights are not unlearnt: what they know of it is hidden, not gone",
-        ]
-        assert not any((model / "objects" / f"{sha256}.safetensors").exists() for sha256 in gone)
-        for number in (1, 2, 3):
-            learner = Learner.load(model, number)
-            assert learner.class_names.index("ant") == 0
-            assert "ant" not in learner.predict(images_of("ant", seed=3)[0])
-        before = files(model)
-        again = ran("forget", model, "ant", "--yes")
-        assert again.stdout == f"'{model}' has forgotten 'ant' already: nothing to do\n"
-        assert files(model) == before
+def test_the_facts_of_a_history(saved: Path) -> None:
+    rows = told("history", saved)
+    assert [own["kind"] for own in rows] == ["learn"] * 5 + ["forget"]
+    assert rows.pop()["class_name"] == "cat"
+    for own, document in zip(rows, documents(saved), strict=True):
+        update = document["history"][-1]
+        same = ("parent", "status", "digest")
+        assert [own[key] for key in same] == [document[key] for key in same]
+        assert own["update"]["outcome"] == update["outcome"]
+        assert own["update"]["accuracy"] == update["accuracy"]
+        for found in own["classes"]:  # The interval of every class is Wilson's.
+            right = binomtest(round(found["after"] * found["num_held_out"]), found["num_held_out"])
+            ends = right.proportion_ci(method="wilson")
+            assert found["after_interval"] == pytest.approx([ends.low, ends.high], abs=1e-6)
+    assert [own["in_use"] for own in rows] == [False] * 4 + [True]
+    assert [own["gate"] for own in rows[:3]] == [[], [], []]
+    (rejected,), (accepted,) = (own["gate"] for own in rows[3:])
+    accuracy = Learner.load(saved, 4).history[-1].accuracy
+    assert (rejected["name"], rejected["limit"], rejected["is_passed"]) == ("max_drop", 5, False)
+    assert rejected["observed"] == pytest.approx(100 * (accuracy.old_before - accuracy.old_after))
+    assert rejected["num"] == accuracy.num_old
+    lost, won = (sum(own[name] for own in rows[3]["classes"]) for name in ("num_lost", "num_won"))
+    assert rejected["p_value"] == sign_test(lost, won)
+    assert (accepted["limit"], accepted["is_passed"]) == (100, True)
 
-    def test_a_class_of_another_version_alone(self, model: Path) -> None:
-        ran("rollback", model, 1)
-        result = ran("forget", model, "dog", "--yes")
-        assert f"removed its images from version 3 of '{model}'" in result.stdout
-        assert ModelStore.open(model).document(3).forgotten == (3,)
 
-    def test_without_a_terminal_it_wants_to_be_sure(self, model: Path) -> None:
-        before = files(model)
-        result = ran("forget", model, "ant", code=2)
-        assert result.stderr == (
-            "error: 'ant' would be gone for good: add --yes to forget it without asking\n"
-        )
-        assert files(model) == before
+def test_every_change_leaves_its_line(copied: Path) -> None:
+    before = told("history", copied)[:5]
+    assert teach(Learner.load(copied), pictures(2, 18, seed=4), "cat")
+    ran("rollback", copied, 5)
+    ran("prune", copied, "--keep", 0)
+    rows = told("history", copied)
+    assert all(own["date"] for own in rows)
+    learnt = [own for own in rows if own["kind"] == "learn"]
+    assert [own["removed"] for own in learnt] == [True, True, True, True, False, True]
+    assert learnt[-1]["update"]["revived_class_names"] == ["cat"]
+    for own, was in zip(learnt, before, strict=False):
+        assert own | {"removed": False} == was
+    lines = ran("history", copied).stdout.splitlines()
+    below = lines[lines.index("changes other than new classes and images") + 1 :]
+    assert [re.sub(r"^  20\d\d-\d\d-\d\d \d\d:\d\d  | \(.*\)$", "", line) for line in below] == [
+        "forgot cat in versions 2, 3, 4, 5",
+        "learnt again, after they were forgotten: cat",
+        "put version 5 in use, before it 6",
+        "removed versions 1, 2, 3, 4, 6",
+    ]
 
-    @pytest.mark.parametrize(
-        ("answer", "code", "last"),
-        [
-            (b"y\n", 0, "the weights are not unlearnt: what they know of it is hidden, not gone"),
-            (b"n\n", 0, "nothing was changed"),
-            (b"\x04", 130, "interrupted"),
-        ],
+
+def test_a_growth_that_the_ceiling_forbade_is_explained(copied: Path) -> None:
+    path = copied / "history.jsonl"
+    path.write_text(path.read_text().replace('"compress"', '"compress (budget)"'))
+    assert "compress (budget)" in ran("history", copied).stdout.splitlines()[5]
+    assert told("history", copied)[-2]["update"]["outcome"]["verdict"] == "compress (budget)"
+
+
+def test_rollback_there_and_back(copied: Path) -> None:
+    assert ran("rollback", copied, 2).stdout.splitlines() == [
+        f"'{copied}' is at version 2 now, it was at 5",
+        "classes gone  dog, fox",
+        f"undo  grace rollback {copied} 5",
+    ]
+    assert Learner.load(copied).class_names == ["apple", "Käse", "cat"]
+    there = ran("rollback", copied, 4).stdout.splitlines()
+    assert there[1] == "classes back  dog, emu"
+    assert there[2].startswith("it was rejected: the old classes lost ")
+    assert ", 5 allowed (gate.max_drop)" in there[2]
+    before = files(copied)
+    again = ran("rollback", copied, 4).stdout
+    assert again == f"'{copied}' is at version 4 already: nothing to do\n"
+    assert files(copied) == before
+    kept = ModelStore.open(copied).document(4).refs
+    for ref in ModelStore.open(copied).document(1).refs:
+        if ref not in kept:
+            (copied / "objects" / f"{ref.sha256}.safetensors").write_bytes(b"damaged")
+    assert "damaged" in ran("rollback", copied, 1, code=2).stderr
+    assert "has no version 7 (it has 1, 2, 3, 4, 5)" in ran("rollback", copied, 7, code=2).stderr
+    with ModelStore.open(copied).changing():
+        assert "another process" in ran("rollback", copied, 5, code=2).stderr
+    assert ModelStore.open(copied).current() == 4
+
+
+def test_forget(copied: Path) -> None:
+    before = files(copied)
+    assert ran("forget", copied, "dog", code=2).stderr == (
+        "error: 'dog' would be gone for good: add --yes to forget it without asking\n"
     )
-    def test_on_a_terminal_it_asks(self, model: Path, answer: bytes, code: int, last: str) -> None:
-        ours, theirs = pty.openpty()
-        script = (
-            "import sys\nfrom grace.cli import main\n"
-            "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules\n"
-        )
-        with subprocess.Popen(
-            [sys.executable, "-c", script, "forget", str(model), "ant"],
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ) as process:
-            os.write(ours, answer)
-            told = process.communicate(timeout=60)[0].decode()
-        os.close(ours)
-        os.close(theirs)
-        assert process.returncode == code, told
-        assert "The weights are not unlearnt" in told
-        assert "Forget 'ant'? [y/N]" in told
-        assert told.endswith(f"{last}\n")
-        assert (ModelStore.open(model).document(3).forgotten == (0,)) == (answer == b"y\n")
-
-    def test_wrong_input(self, model: Path, tmp_path: Path) -> None:
-        before = files(model)
-        error = ran("forget", model, "catt", "--yes", code=2).stderr
-        assert "no class 'catt'; did you mean 'cat'?" in error
-        error = ran("forget", model, "x", "--yes", code=2).stderr
-        assert "no class 'x' (known: ant, bee, cat, dog" in error
-        assert "is no learner" in ran("forget", tmp_path, "ant", code=2).stderr
-        with ModelStore.open(model).changing():
-            assert "another process" in ran("forget", model, "ant", "--yes", code=2).stderr
-        assert {**files(model), "lock": b""} == {**before, "lock": b""}
-
-    def test_the_last_class_stays(self, model: Path) -> None:
-        ran("rollback", model, 1)
-        ran("forget", model, "ant", "--yes")
-        assert "'bee' is the last class" in ran("forget", model, "bee", "--yes", code=2).stderr
-
-    def test_an_interrupted_update_comes_first(self, model: Path) -> None:
-        ModelStore.open(model).begin(3, "0" * 64)
-        error = ran("forget", model, "ant", "--yes", code=2).stderr
-        assert "was interrupted and may still use the images" in error
-        ran("learn", "--model", model, "--discard")
-        ran("forget", model, "ant", "--yes")
+    assert "did you mean 'dog'?" in ran("forget", copied, "dogg", "--yes", code=2).stderr
+    assert files(copied) == before
+    assert ran("forget", copied, "dog", "--yes").stdout.splitlines() == [
+        f"forgot 'dog': removed its images from versions 3, 4, 5 of '{copied}'",
+        "the weights are not unlearnt: what they know of it is hidden, not gone",
+    ]
+    assert ModelStore.open(copied).document(4).forgotten == (2, 3)
+    again = ran("forget", copied, "dog", "--yes").stdout
+    assert again == f"'{copied}' has forgotten 'dog' already: nothing to do\n"
+    with ModelStore.open(copied).changing():
+        assert "another process" in ran("forget", copied, "fox", "--yes", code=2).stderr
+    ran("rollback", copied, 1)
+    ran("forget", copied, "apple", "--yes")
+    assert "'Käse' is the last class" in ran("forget", copied, "Käse", "--yes", code=2).stderr
 
 
-def test_help_needs_no_torch() -> None:
-    calls = [(verb, "--help") for verb in ("learn", "rollback", "forget")]
-    ends = one_process.calls(*calls, without=["torch", "numpy", "PIL"])
-    assert [end.exit_code for end in ends] == [0, 0, 0]
+@pytest.mark.parametrize(
+    ("answer", "code", "last"),
+    [
+        (b"y\n", 0, "the weights are not unlearnt: what they know of it is hidden, not gone"),
+        (b"n\n", 0, "nothing was changed"),
+        (b"\x04", 130, "interrupted"),
+    ],
+)
+def test_forget_asks_on_a_terminal(copied: Path, answer: bytes, code: int, last: str) -> None:
+    ours, theirs = pty.openpty()
+    script = (
+        "import sys\nfrom grace.cli import main\n"
+        "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules\n"
+    )
+    command = [sys.executable, "-c", script, "forget", str(copied), "dog"]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        os.write(ours, answer)
+        text = process.communicate(timeout=60)[0].decode()
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == code, text
+    assert "Forget 'dog'? [y/N]" in text
+    assert text.endswith(f"{last}\n")
+    assert (3 in ModelStore.open(copied).document(5).forgotten) == (answer == b"y\n")
+
+
+def test_a_change_of_settings_is_said_shown_and_undone(copied: Path) -> None:
+    lines = ran("set", copied, "memory.size=8", "method.threshold=0.3").stdout.splitlines()
+    assert lines[:2] == ["set memory.size 30 → 8", "set method.threshold 0.6 → 0.3"]
+    size, kept, held = lines[2].removeprefix(f"'{copied}' is at version 6 now: ").split(", ")
+    assert re.fullmatch(r"[\d.]+ .?B", size)
+    assert re.fullmatch(r"\d+ → 8 exemplars", kept)
+    assert re.fullmatch(r"\d+ held-out images", held)
+    assert lines[3] == f"undo  grace rollback {copied} 5"
+    before = files(copied)
+    again = ran("set", copied, "memory.size=8").stdout
+    assert again == f"'{copied}' is set so already: nothing to do\n"
+    assert files(copied) == before
+    words = "set memory.size 30 → 8; method.threshold 0.6 → 0.3 (version 6)"
+    assert words in ran("history", copied).stdout
+    row, facts = told("history", copied)[-1], told("info", copied)
+    assert (row["version"], row["kind"]) == (6, "set")
+    assert (facts["settings"]["memory.size"], facts["changes"][-1]["kind"]) == (8, "set")
+    ran(*shlex.split(lines[3])[2:])
+    assert ModelStore.open(copied).settings().memory.size == 30
+
+
+def test_without_settings_those_that_can_change_are_listed(saved: Path) -> None:
+    lines = ran("set", saved).stdout.splitlines()
+    paths = {line.split()[0]: line.split()[1:] for line in lines if "." in line}
+    assert paths["gate.max_drop"] == ["none"]
+    assert {"memory.max_mb", "method.threshold", "method.grow.epochs"} <= paths.keys()
+    assert not {"backbone.name", "scenario.base", "data.image_size"} & paths.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("backbone.name=resnet32", "cannot change it: its weights belong to that backbone"),
+        ("memory.size=-1", "memory.size = -1 should be"),
+        ("memory", "'memory' is no setting"),
+        ("gate.maxdrop=1", "did you mean 'gate.max_drop'?"),
+        ("gate.maxdrop=1", "' lists what can be set"),
+        ("memory.max_mb=0.1", "set memory.max_mb="),
+    ],
+)
+def test_settings_that_are_refused_change_nothing(text: str, says: str, copied: Path) -> None:
+    before = files(copied)
+    error = ran("set", copied, text, code=2).stderr
+    assert says in error
+    assert error.count("\n") == 1
+    assert files(copied) == before
+    if "max_mb" in text:  # The remedy works.
+        ran("set", copied, error.rsplit(maxsplit=1)[-1])
