@@ -264,21 +264,6 @@ class TestEvaluate:
         assert low.exit_code == 3
         assert "the accuracy is below 100 %" in low.stderr
 
-    def test_all_verbs_say_the_same_of_images_in_avif(
-        self, made: tuple[Path, Path, Any], images: Path, tmp_path: Path
-    ) -> None:
-        for name in ("a.avif", "b.HEIC"):
-            (images / "ant" / name).write_bytes(b"")
-        shutil.copytree(made[1], tmp_path / "model")
-        learn = ("learn", images, "--model", tmp_path / "model", "data.skip_duplicates=true")
-        said = [
-            call("evaluate", made[1], images).stderr,
-            call("predict", made[1], images).stderr,
-            call("doctor", images, "--model", made[1]).stdout,
-            call(*learn).stderr,
-        ]
-        assert ["AVIF or HEIC: convert it" in text for text in said] == [True] * 4, said
-
     def test_what_is_left_out_is_said(self, made: tuple[Path, Path, Any], images: Path) -> None:
         shutil.copytree(images / "bee", images / "newt")
         (images / "ant" / "broken.png").write_bytes(b"no image")
