@@ -15,9 +15,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -195,23 +194,17 @@ def look_at_all(
         return Look(size=size, key=key if reading.size else (key, size)), pixels
 
     num_ended = 0
-    coming: deque[Future[tuple[Look, Pixels] | GraceError]] = deque()
     # Images that are kept whole would take much memory while they wait.
     most = 8 if reading.size is None else 256
     with ThreadPoolExecutor(_decoders().most) as pool:
-        try:
-            for place in range(len(paths)):
-                while len(coming) < most and place + len(coming) < len(paths):
-                    coming.append(pool.submit(look, paths[place + len(coming)]))
-                found = coming.popleft().result()
+        for start in range(0, len(paths), most):
+            group = paths[start : start + most]
+            for path, found in zip(group, pool.map(look, group), strict=True):
                 num_ended += isinstance(found, CostlyImageError)
                 if num_ended > MOST_ENDED:
                     what = f"more than {MOST_ENDED} images of its folder take too much, such as"
-                    raise GraceError(f"{what} '{printable(str(paths[place]))}'", "remove them")
+                    raise GraceError(f"{what} '{printable(str(path))}'", "remove them")
                 yield found
-        finally:
-            for future in coming:
-                future.cancel()
 
 
 def pixels_of(image: Image.Image, reading: Reading) -> Pixels:
