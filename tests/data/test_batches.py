@@ -58,13 +58,6 @@ def test_an_epoch_is_a_permutation_with_a_smaller_last_batch() -> None:
     assert torch.equal(images, expected)
 
 
-def test_draws_belong_to_places_in_the_epoch() -> None:
-    images, labels = epoch(made(23), 5)
-    augmentation = build_augmentation("cifar", MEAN, STD, 8)
-    drawn = torch.rand(23, 4, generator=seeded(2))
-    assert torch.equal(images, augmentation.apply(made(23).images.gather(labels), drawn))
-
-
 def test_the_batch_size_does_not_change_what_is_drawn() -> None:
     for name in ("cifar", "shift"):
         (images, labels), (others, other_labels) = (
@@ -132,15 +125,6 @@ def test_the_batch_size_does_not_change_what_views_draw(batch_size: int) -> None
         for size in (batch_size, 3)
     )
     assert torch.equal(found, expected)
-
-
-def test_one_view_is_none() -> None:
-    augmentation = build_augmentation("cifar", MEAN, STD, 8)
-    plain = epoch_batches(made(11), 4, seeded(1), augmentation, seeded(2))
-    one = epoch_batches(made(11), 4, seeded(1), augmentation, seeded(2), views=1)
-    for (images, labels), (others, other_labels) in zip(plain, one, strict=True):
-        assert torch.equal(images, others)
-        assert torch.equal(labels, other_labels)
 
 
 @pytest.mark.parametrize("held", ["memory", "files"])
@@ -216,13 +200,6 @@ def test_augmented_batches_keep_the_order() -> None:
     expected = augmentation.apply(data.images.gather(torch.arange(11)), drawn)
     assert torch.equal(torch.cat([images for images, _ in batches]), expected)
     assert all(images.is_contiguous(memory_format=torch.channels_last) for images, _ in batches)
-
-
-def test_no_images_give_no_batches() -> None:
-    augmentation = build_augmentation("cifar", MEAN, STD, 8)
-    assert list(epoch_batches(made(0), 4, seeded(0), augmentation, seeded(0))) == []
-    assert list(epoch_batches(made(0), 4, seeded(0), augmentation, seeded(0), views=2)) == []
-    assert list(ordered_batches(made(0), 4, augmentation.normalise)) == []
 
 
 def test_images_in_files_give_the_same_batches(tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torchvision import datasets
 from torchvision.datasets import utils
-from torchvision.transforms import functional as tv
 
 from grace.base.errors import GraceError
 from grace.data.images import TensorImages
@@ -101,27 +99,6 @@ def test_cifar10_is_five_files_behind_each_other(tmp_path: Path) -> None:
     assert list(dataset.class_names) == TEN
 
 
-def test_classes_limits_size_and_channels(tmp_path: Path) -> None:
-    content = cifar100(tmp_path)
-    settings = DataSettings(
-        source="cifar100",
-        root=str(tmp_path),
-        classes=("class07", "class03", "class90"),
-        max_train_per_class=1,
-        image_size=16,
-        channels=1,
-    )
-    dataset = load_dataset(settings)
-    assert list(dataset.class_names) == ["class03", "class07", "class90"]
-    assert dataset.train.labels.tolist() == [0, 1, 2]
-    assert dataset.train.images.shape == (1, 16, 16)
-    assert len(dataset.mean) == len(dataset.std) == 1
-    image = Image.fromarray(content["train"]["data"][7].reshape(3, 32, 32).transpose(1, 2, 0))
-    expected = tv.pil_to_tensor(tv.resize(image.convert("L"), [16, 16])).int()
-    # PIL rounds after each of its two passes.
-    assert (pixels(dataset.train.images)[1].int() - expected).abs().max() <= 1
-
-
 def test_test_images_that_are_training_images_are_counted(tmp_path: Path) -> None:
     content = cifar100(tmp_path)
     content["test"]["data"][:3] = content["train"]["data"][100:103]
@@ -180,17 +157,6 @@ def test_a_damaged_archive_in_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"half")
     with pytest.raises(ValueError, match=r"cifar-10-binary.tar.gz' is damaged: remove it"):
         load_dataset(DataSettings(source="cifar10", root=str(tmp_path)))
-
-
-def test_files_of_the_python_version_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(utils, "download_url", offline)
-    (tmp_path / "cifar-100-python").mkdir()
-    for name in ("train", "test", "meta"):
-        (tmp_path / "cifar-100-python" / name).write_bytes(b"")
-    with pytest.raises(GraceError, match="files of the Python version are not read"):
-        load_dataset(DataSettings(source="cifar100", root=str(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -43,36 +43,6 @@ def test_an_orientation_is_applied(tmp_path: Path) -> None:
     assert upright_size(path) == (4, 6)
 
 
-def test_transparency_is_laid_on_white(tmp_path: Path) -> None:
-    image = Image.new("RGBA", (3, 1))
-    image.putdata([(10, 20, 30, 255), (10, 20, 30, 0), (100, 100, 100, 51)])
-    image.save(tmp_path / "a.png")
-    # 100 · .2 + 255 · .8 = 224
-    expected = [[10, 20, 30], [255, 255, 255], [224, 224, 224]]
-    assert read_pixels(tmp_path / "a.png", Reading(3))[0].tolist() == expected
-    grey = Image.new("LA", (1, 1), (7, 0))
-    grey.save(tmp_path / "b.png")
-    assert read_pixels(tmp_path / "b.png", Reading(1)).tolist() == [[[255]]]
-
-
-def test_palettes_give_their_colours(tmp_path: Path) -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([1, 2, 3, 200, 100, 50])
-    image.putdata([1, 0])
-    image.save(tmp_path / "a.png")
-    assert read_pixels(tmp_path / "a.png", Reading(3))[0].tolist() == [[200, 100, 50], [1, 2, 3]]
-    image.save(tmp_path / "b.png", transparency=1)
-    assert read_pixels(tmp_path / "b.png", Reading(3))[0].tolist() == [[255, 255, 255], [1, 2, 3]]
-
-
-def test_sixteen_bits_are_scaled_to_eight(tmp_path: Path) -> None:
-    levels = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
-    Image.fromarray(levels).save(tmp_path / "a.png")
-    # 32896 = 128 · 257
-    assert read_pixels(tmp_path / "a.png", Reading(1)).flatten().tolist() == [0, 1, 128, 255]
-    assert read_pixels(tmp_path / "a.png", Reading(3)).shape == (1, 4, 3)
-
-
 def test_four_colour_print_and_black_and_white(tmp_path: Path) -> None:
     Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=100)
     red = read_pixels(tmp_path / "a.jpg", Reading(3))[4, 4].astype(int)
@@ -80,29 +50,6 @@ def test_four_colour_print_and_black_and_white(tmp_path: Path) -> None:
     assert red[1:].max() < 15
     Image.new("1", (2, 2), 1).save(tmp_path / "b.png")
     assert read_pixels(tmp_path / "b.png", Reading(3)).min() == 255
-
-
-def test_grey_is_luma(tmp_path: Path) -> None:
-    Image.new("RGB", (1, 1), (200, 100, 50)).save(tmp_path / "a.png")
-    # .299 · 200 + .587 · 100 + .114 · 50 = 124.2
-    assert read_pixels(tmp_path / "a.png", Reading(1)).tolist() == [[[124]]]
-
-
-@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp"])
-def test_truncated_damaged_and_empty_files_are_named(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"a.{suffix}"
-    noise(40, 40).save(path)
-    whole = path.read_bytes()
-    for content in (whole[: len(whole) // 2], whole[:20], b"no image at all", b""):
-        path.write_bytes(content)
-        with pytest.raises(GraceError, match=rf"cannot read image '.*a\.{suffix}': ") as caught:
-            read_pixels(path, Reading(3))
-        assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot read image '.*none\.png'"):
-        read_pixels(tmp_path / "none.png", Reading(3))
 
 
 def test_decompression_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,23 +33,6 @@ def images(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_damaged_files_never_raise(tmp_path: Path) -> None:
-    # Decoders of some kinds raise errors of their own; a file may be of any, whatever its name.
-    number = 0
-    for kind in ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "ICO", "TGA", "DDS", "PPM", "AVIF"):
-        whole = encoded(noise(3, (20, 20)), kind)
-        for place in range(0, min(len(whole), 400), 7):
-            damaged = bytearray(whole)
-            damaged[place] ^= 0xFF
-            number += 1
-            put(tmp_path / "ant" / f"{number}.jpg", bytes(damaged))
-    found = examine(tmp_path, Reading())
-    assert found.num_images == number
-    count = found.classes["ant"]
-    assert count.train + count.duplicates + count.unreadable == number
-    assert 0 < count.unreadable < number
-
-
 def test_decoders_are_not_heard(images: Path, recwarn: pytest.WarningsRecorder) -> None:
     warnings.simplefilter("always")
     put(images / "train" / "ant" / "big.png", bomb(10000, 10000))

@@ -58,11 +58,6 @@ def test_train_and_test_folders(splits: Path) -> None:
     assert (dataset.mean, dataset.notes) == ((0.485, 0.456, 0.406), [])
 
 
-def test_val_is_a_test_folder_too(splits: Path) -> None:
-    (splits / "test").rename(splits / "val")
-    assert len(load(splits).test) == 6
-
-
 def test_one_folder_is_split_by_class(tmp_path: Path) -> None:
     fill(tmp_path / "ant", 10, seed=1)
     fill(tmp_path / "bee", 5, seed=2, suffix="JPG")
@@ -71,12 +66,6 @@ def test_one_folder_is_split_by_class(tmp_path: Path) -> None:
     assert list(dataset.class_names) == ["ant", "bee", "deep"]
     assert torch.bincount(dataset.test.labels).tolist() == [2, 1, 1]
     assert torch.bincount(dataset.train.labels).tolist() == [8, 4, 4]
-
-
-def test_a_train_folder_without_a_test_folder_is_split(splits: Path) -> None:
-    (splits / "test").rename(splits.parent / "elsewhere")
-    dataset = load(splits, test_fraction=0.25)
-    assert torch.bincount(dataset.test.labels).tolist() == [1, 1, 1]
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from torchvision.transforms.v2.functional import center_crop, resize
 
-from grace.base.errors import GraceError
 from grace.data.decoders import read_pixels
-from grace.data.decoding import GREY, Reading, letterboxed, squared
+from grace.data.decoding import GREY, Reading, squared
 from grace.data.file_images import FileImages
 from grace.data.folders import load_folder, load_update
 from grace.runs.provenance import fingerprints
@@ -27,30 +25,9 @@ def stripes(width: int, height: int) -> Image.Image:
     return Image.fromarray(levels)
 
 
-def test_margins_worked_by_hand() -> None:
-    square = np.asarray(letterboxed(stripes(16, 8), 8)).astype(int)
-    assert (square[:2] == GREY).all()
-    assert (square[6:] == GREY).all()
-    assert square[2:6, 0].tolist() == [[255, 0, 0]] * 4
-    assert square[2:6, -1].tolist() == [[0, 0, 255]] * 4
-    tall = np.asarray(letterboxed(stripes(8, 16), 8)).astype(int)
-    assert (tall[:, :2] == GREY).all()
-    assert (tall[:, 6:] == GREY).all()
-    grey = letterboxed(Image.new("L", (5, 8), 7), 8)
-    assert np.asarray(grey)[0].tolist() == [GREY, 7, 7, 7, 7, 7, GREY, GREY]
-
-
 def noise(width: int, height: int) -> Image.Image:
     levels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return Image.fromarray(levels)
-
-
-@pytest.mark.parametrize("size", [(40, 30), (30, 40), (41, 24), (17, 17)])
-def test_crops_are_torchvisions(size: tuple[int, int]) -> None:
-    image = noise(*size)
-    expected = center_crop(resize(image, [12]), [8, 8])
-    found = torch.from_numpy(np.array(squared(image, Reading(size=8, shorter=12))))
-    assert torch.equal(found, torch.from_numpy(np.array(expected)))
 
 
 @pytest.mark.parametrize("size", [(40, 30), (30, 40), (20, 20), (64, 16)])
@@ -65,13 +42,6 @@ def test_margins_are_pillows(size: tuple[int, int]) -> None:
 def test_any_shape_becomes_the_square(size: tuple[int, int]) -> None:
     for fit in ("crop", "letterbox"):
         assert squared(Image.new("RGB", size), Reading(size=8, fit=fit)).size == (8, 8)
-
-
-def test_a_square_is_the_same_in_both() -> None:
-    image = stripes(20, 20)
-    crop, letterbox = Reading(size=8), Reading(size=8, fit="letterbox")
-    one, two = (np.asarray(squared(image, reading)) for reading in (crop, letterbox))
-    assert (one == two).all()
 
 
 @pytest.fixture
@@ -141,8 +111,3 @@ def test_it_is_part_of_the_protocol_unless_it_is_the_default() -> None:
         return fingerprints(settings, "data", {})["protocol"]
 
     assert protocol() == protocol("data.fit=crop") != protocol("data.fit=letterbox")
-
-
-def test_another_word_is_refused() -> None:
-    with pytest.raises(GraceError, match=r"data\.fit"):
-        load_experiment("folder", ["data.fit=stretch"])

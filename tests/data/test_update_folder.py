@@ -153,33 +153,6 @@ def copied(source: Path, target: Path) -> Path:
     return target
 
 
-def test_a_further_copy_is_used_once(images: Path) -> None:
-    first = images / "train" / "ant" / "001.png"
-    copied(first, images / "train" / "ant" / "more" / "copy.png")
-    # The same pixels in another file.
-    put(images / "train" / "ant" / "again.bmp", encoded(Image.open(first), "BMP"))
-    copied(images / "test" / "ant" / "000.png", images / "test" / "ant" / "zzz.png")
-    found = load(images)
-    assert [path.name for path in found.paths[:3]] == ["000.png", "001.png", "002.png"]
-    assert (len(found.labels), len(found.test_labels)) == (6, 2)
-    assert list(found.notes) == [
-        "further copies of images of the same class, which are used once (3): "
-        "'train/ant/again.bmp', 'train/ant/more/copy.png', 'test/ant/zzz.png'"
-    ]
-
-
-def test_an_image_of_two_classes(images: Path) -> None:
-    first = images / "train" / "ant" / "002.png"
-    again = copied(first, images / "train" / "ant" / "again.png")
-    second = copied(first, images / "train" / "bee" / "x.png")
-    pair = "'train/ant/002.png' and 'train/bee/x.png'"
-    refused(rf"\(1\): {pair}.*set data.skip_duplicates=true$", lambda: load(images))
-    found = load(images, skip_duplicates=True)
-    assert found.labels == ["ant"] * 2 + ["bee"] * 3
-    assert not {first, again, second} & set(found.paths)
-    assert list(found.notes) == [f"images in two classes, which are left out (1): {pair}"]
-
-
 def test_a_test_image_that_is_a_training_image(images: Path) -> None:
     train = images / "train" / "bee" / "000.png"
     copied(train, images / "test" / "ant" / "x.png")

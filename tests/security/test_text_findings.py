@@ -11,7 +11,6 @@ import torch
 import grace.cli
 from grace.base.errors import GraceError, GraceWarning
 from grace.base.words import printable, spreadsheet
-from grace.cli import console
 from grace.data.folder_tree import class_name
 from grace.engine.device import Device
 from grace.engine.journal import Journal
@@ -97,14 +96,6 @@ class TestTerminal:
         assert printable("a\u200bb\u200d") == r"a\u200bb\u200d"
         assert printable("a\x1b\u202e\n\x9b\u2066") == r"a\x1b\u202e\n\x9b\u2066"
 
-    def test_json_keeps_every_value(self, capsys: pytest.CaptureFixture[str]) -> None:
-        for value in ("\x1b[31m", "\udcff", "é", "\u202e"):
-            console.emit_json([value])
-            out = capsys.readouterr().out
-            assert json.loads(out) == [value]
-            assert all(line.isprintable() for line in out.splitlines())
-            assert ("é" in out) == (value == "é")
-
 
 class TestPages:
     def test_names_are_no_formulas(self, make_record: MakeRecord) -> None:
@@ -153,11 +144,6 @@ class TestNames:
             load_experiment(str(path))
         with pytest.raises(GraceError, match="name"):
             compare(str(path), methods=["finetune"], seeds=[1])
-
-    def test_a_file_of_dots_gets_another_name(self, tmp_path: Path) -> None:
-        (tmp_path / "...yaml").write_text("method: der")
-        assert load_experiment(str(tmp_path / "...yaml")).name == "experiment"
-        assert load_experiment("digits", ["name=v1.2"]).name == "v1.2"
 
 
 @pytest.mark.usefixtures("tiny_backbones")
