@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
     "base": (653, 10),
     "settings": (1091, 9),
-    "data": (2362, 16),
+    "data": (2347, 16),
     "engine": (1870, 21),
     "runs": (928, 8),
     "learner": (3847, 25),
