@@ -24,16 +24,8 @@ from grace.learner.admit import (
 from grace.learner.document import UpdateRecord
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
-from grace.methods.der import DER
-from grace.methods.ewc import EWC
-from grace.methods.finetune import Finetune
-from grace.methods.foster import Foster
 from grace.methods.grace import Grace
-from grace.methods.icarl import ICaRL
-from grace.methods.joint import Joint
-from grace.methods.memo import Memo
 from grace.methods.replay import Replay
-from grace.methods.wa import WA
 from grace.settings.experiment import MemorySettings
 from grace.settings.method import BaseMethodSettings
 from support.contract import VARIANTS, every_variant
@@ -42,7 +34,7 @@ from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 ONE = recipe()
-REPLAY = Replay.Settings(base=ONE, update=ONE)
+REPLAY = VARIANTS["replay"]
 IMAGE_BYTES = 3 * SIZE * SIZE
 # ResNet-8 with its buffers as float32, by hand as in test_learner: about 0.3 MB.
 BACKBONE = 4 * (74_160 + 480 + 480) + 7 * 8
@@ -76,16 +68,7 @@ def named_budget(refusal: str) -> float:
     return float(found[1])
 
 
-OTHERS = (
-    DER.Settings(base=ONE, grow=ONE),
-    REPLAY,
-    Finetune.Settings(base=ONE, update=ONE),
-    EWC.Settings(base=ONE, update=ONE),
-    Foster.Settings(base=ONE, boost=ONE, compress=ONE),
-    ICaRL.Settings(base=ONE, update=ONE),
-    Memo.Settings(base=ONE, grow=ONE),
-    WA.Settings(base=ONE, update=ONE),
-)
+OTHERS = ("der", "replay", "finetune", "ewc", "foster", "icarl", "memo", "wa")
 
 
 @st.composite
@@ -101,7 +84,10 @@ def streams(draw: st.DrawFn) -> tuple[BaseMethodSettings, dict[str, Any], list[d
         updates.append(counts)
         known += new
     threshold = st.sampled_from([0.0, 0.0, 0.3, 1.0])
-    method = draw(threshold.map(lambda value: grows(threshold=value)) | st.sampled_from(OTHERS))
+    method = draw(
+        threshold.map(lambda value: grows(threshold=value))
+        | st.sampled_from(OTHERS).map(VARIANTS.get)
+    )
     # iCaRL classifies by its exemplars and refuses to have none.
     none = st.nothing() if method.name == "icarl" else st.just(0)
     size = draw(st.none() | none | st.integers(known, 60))
@@ -175,7 +161,7 @@ def test_with_room_for_two_it_grows_once() -> None:
 
 
 def test_der_is_refused_where_it_cannot_grow(tmp_path: Path) -> None:
-    made = create(DER.Settings(base=ONE, grow=ONE), tmp_path / "home", max_mb=0.4)
+    made = create(VARIANTS["der"], tmp_path / "home", max_mb=0.4)
     teach(made, {0: 6, 1: 6})
     with pytest.raises(ValueError, match=r"this update needs at least 0\.6") as refusal:
         teach(made, {2: 6})
@@ -184,7 +170,7 @@ def test_der_is_refused_where_it_cannot_grow(tmp_path: Path) -> None:
     # A refused update leaves nothing behind that would stand in another's way.
     made.forget("class 0")
     with pytest.raises(ValueError, match="joint keeps all images, which no ceiling can bound"):
-        create(Joint.Settings(base=ONE), tmp_path / "joint", max_mb=50.0)
+        create(VARIANTS["joint"], tmp_path / "joint", max_mb=50.0)
     assert not (tmp_path / "joint").exists()
 
 

@@ -3,18 +3,15 @@
 import copy
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from grace.base import strict_json
 from grace.base.errors import DamagedError, NewerFormatError
-from grace.base.words import printable
 from grace.learner.document import Creation, Document, parse
 from grace.learner.learner import Learner
 from grace.learner.model import Model
@@ -49,79 +46,14 @@ def original(home: Path) -> Json:
     return json.loads((home / "versions" / "0002.json").read_text())
 
 
-def places(value: Json, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The place of every value in a document, its root left out."""
-    children = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, child in children:
-        yield (*path, key)
-        if isinstance(child, dict | list):
-            yield from places(child, (*path, key))
-
-
 def at(value: Json, path: tuple[Any, ...]) -> Json:
     for key in path:
         value = value[key]
     return value
 
 
-anything = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-3, 9)
-    | st.sampled_from([10**6, -(10**6), 2**31])
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=8)
-    | st.sampled_from(["", "class 0", "0", "../../etc/passwd", "\x1b[2J", "a" * 300, "0" * 64]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=6,
-)
-
-
-def mutated(data: st.DataObject, original: Json) -> Json:
-    """The document with one to three values replaced, removed, doubled, moved or added."""
-    raw = copy.deepcopy(original)
-    for _ in range(data.draw(st.integers(1, 3))):
-        found = list(places(raw))
-        path = data.draw(st.sampled_from(found))
-        parent, key = at(raw, path[:-1]), path[-1]
-        kind = data.draw(st.sampled_from(["replace", "replace", "remove", "move", "add"]))
-        if kind == "replace":
-            parent[key] = data.draw(anything)
-        elif kind == "remove":
-            del parent[key]
-        elif kind == "move":
-            parent[key] = copy.deepcopy(at(raw, data.draw(st.sampled_from(found))))
-        elif isinstance(parent, dict):
-            parent[data.draw(st.text(max_size=5))] = data.draw(anything)
-        else:
-            parent.insert(key, copy.deepcopy(parent[key]))
-        if not raw:
-            break
-    return raw
-
-
 def read(raw: Json) -> Document:
     return parse(Document, json.dumps(raw).encode(), "the file")
-
-
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
-
-
-@hypothesis_settings(max_examples=300, suppress_health_check=SLOW)
-@given(data=st.data())
-def test_a_document_or_a_refusal(data: st.DataObject, original: Json) -> None:
-    try:
-        document = read(mutated(data, original))
-    except (DamagedError, NewerFormatError) as error:
-        text = str(error)
-        assert text == printable(text)
-        return
-    # What is taken can be written, read, asked and purged.
-    assert parse(Document, document.dump(), "the file") == document
-    assert document.num_bytes > 0
-    for name in document.live_class_names:
-        without = parse(Document, document.without(name).dump(), "the file")
-        assert name not in without.live_class_names
 
 
 @given(st.binary(max_size=60))
@@ -219,7 +151,6 @@ DAMAGES: dict[str, tuple[Change, str]] = {
 def test_what_is_wrong_is_named(name: str, original: Json) -> None:
     change, message = DAMAGES[name]
     raw = copy.deepcopy(original)
-    assert read(raw).dump() == strict_json.dump(read(raw).model_dump(mode="json"))
     change(raw)
     with pytest.raises(DamagedError, match=r"^the file is damaged: ") as refusal:
         read(raw)
@@ -229,6 +160,7 @@ def test_what_is_wrong_is_named(name: str, original: Json) -> None:
 
 def test_a_class_is_forgotten_and_nothing_else(home: Path) -> None:
     before = ModelStore.open(home).document(2)
+    assert parse(Document, before.dump(), "the file") == before
     assert before.class_names == tuple(f"class {i}" for i in range(5))
     after = before.without("class 3")
     assert (before.forgotten, after.forgotten, after.calibration) == ((1,), (1, 3), None)

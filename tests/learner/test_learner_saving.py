@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from grace.learner.document import Creation, Document, UpdateRecord
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.learner.versions import carried_out_here
-from grace.methods.der import DER
 from grace.methods.ewc import EWC
 from grace.methods.foster import Foster
 from grace.methods.grace import Grace
@@ -35,7 +32,6 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 METHODS: Mapping[str, BaseMethodSettings] = {
     # It compresses, grows, and compresses beside a fixed backbone.
     "grace": Grace.Settings(base=recipe(2), grow=recipe(), compress=recipe(), expand_at=(3,)),
-    "der": DER.Settings(base=recipe(2), grow=recipe()),
     "foster": Foster.Settings(base=recipe(2), boost=recipe(), compress=recipe()),
     "memo": Memo.Settings(base=recipe(2), grow=recipe()),
     "memo-frozen": Memo.Settings(base=recipe(2), grow=recipe(), train_base=False),
@@ -46,16 +42,6 @@ METHODS: Mapping[str, BaseMethodSettings] = {
 STREAM = ({0: 9, 1: 9, 2: 9}, {3: 8}, {4: 8, 5: 10}, {1: 5, 6: 8})
 PROBE = labelled(dict.fromkeys(range(7), 3), seed=5).images
 MEMORY = MemorySettings(size=30, validation=2)
-
-UPDATE_ELSEWHERE = """
-import sys
-import grace.methods.module_factory
-from support import tiny_streams
-from grace.learner.learner import Learner
-from test_learner_saving import STREAM, teach
-grace.methods.module_factory.build_backbone = tiny_streams._resnet8
-teach(Learner.load(sys.argv[1]), int(sys.argv[2]))
-"""
 
 
 def images_of(step: int) -> LabelledImages:
@@ -134,27 +120,6 @@ def test_a_learner_that_is_loaded_for_every_update_is_the_same(
         assert torch.equal(again.scores(images)[kind], scores)
 
 
-def test_the_stream_decides_what_it_was_made_for(straight: Straight) -> None:
-    told = {n: [u.outcome.verdict for u in made.history] for n, (made, _) in straight.items()}
-    assert told["grace"] == ["start", "compress", "grow", "compress"]
-    assert told["der"] == ["start", "grow", "grow", "grow"]
-
-
-def test_a_new_process_goes_on_too(straight: Straight, tmp_path: Path) -> None:
-    home, (stayed, said) = tmp_path / "home", straight["grace"]
-    made = create("grace", home)
-    for step in (0, 1):
-        teach(made, step)
-    tests = Path(__file__).parents[1]
-    paths = [str(tests), str(tests / "learner"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-W", "error", "-c", UPDATE_ELSEWHERE, str(home), "2"]
-    subprocess.run(command, env=environment, check=True)
-    learner = Learner.load(home)
-    assert torch.equal(learner.predict_proba(PROBE), said[2])
-    assert comparable(ModelStore.open(home).document(3)) == comparable(stayed.home.document(3))
-
-
 def test_a_learner_from_memory_is_saved_once(
     straight: Straight, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,21 +153,12 @@ def test_a_learner_from_memory_is_saved_once(
         teach(made, 3)
 
 
-def test_the_same_update_again_is_not_repeated(grace_home: tuple[Path, list[Tensor]]) -> None:
-    home, said = grace_home
-    learner = Learner.load(home)
-    before = learner.history[-1]
-    assert teach(learner, 3) == before
-    assert ModelStore.open(home).numbers() == [1, 2, 3, 4]
-    assert torch.equal(learner.predict_proba(PROBE), said[3])
-    assert teach(learner, 3, again=True).task == 5
-    assert ModelStore.open(home).numbers() == [1, 2, 3, 4, 5]
-
-
 def test_versions_share_what_did_not_change(straight: Straight) -> None:
     learner, _ = straight["grace"]
     home, documents = learner.home.path, learner.home.documents()
     one, two, three, four = documents
+    told = [update.outcome.verdict for update in learner.history]
+    assert told == ["start", "compress", "grow", "compress"]
     # It compressed, then grew beside what it was, then compressed the second backbone.
     assert one.parts["backbone.0"] != two.parts["backbone.0"]
     assert two.parts["backbone.0"] == three.parts["backbone.0"] == four.parts["backbone.0"]
@@ -252,6 +208,8 @@ def test_every_version_says_what_it_said_and_goes_on(
     assert len(learner.history) == version
     # Without ``again`` the version that learnt them from this one is put in use.
     teach(learner, version, again=True)
+    repeated = teach(learner, version)
+    assert (repeated, ModelStore.open(home).numbers()) == (learner.history[-1], [1, 2, 3, 4, 5])
     before, after = (ModelStore.open(home).document(number) for number in (version + 1, 5))
     assert (after.parent, after.parts, after.exemplars) == (version, before.parts, before.exemplars)
     assert torch.equal(learner.predict_proba(PROBE), said[version])
