@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,15 +33,19 @@ def job(folder: Path, *command: str, name: str = "one") -> Job:
     return Job(name, folder / name, command, folder / f"{name}.txt", "")
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a script in place of Python, which runs whatever it is given."""
-    idle = [sys.executable, "-S", "-c", f"import os, sys, time; {script}"]
+@pytest.fixture
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str | None]:
+    """Run a script in place of Python, which runs whatever it is given; return why it failed."""
     popen = subprocess.Popen
 
-    def start(command: Sequence[str], **options: Any) -> Any:
-        return popen(idle, **options)
+    def run(script: str, stopping: threading.Event | None = None, **environment: str) -> str | None:
+        idle = [sys.executable, "-S", "-c", f"import os, sys, time; {script}"]
+        monkeypatch.setattr(
+            "grace.studies.workers.subprocess.Popen", lambda _, **options: popen(idle, **options)
+        )
+        return run_here(job(tmp_path), stopping or threading.Event(), environment)
 
-    monkeypatch.setattr("grace.studies.workers.subprocess.Popen", start)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -56,37 +60,28 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     ],
 )
 def test_why_a_run_fails(
-    script: str, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, why: str | None, tmp_path: Path, scripted: Callable[..., str | None]
 ) -> None:
-    scripted(monkeypatch, script)
     (tmp_path / "one.txt").write_text("error: of an earlier attempt\n")
-    assert run_here(job(tmp_path), threading.Event()) == why
+    assert scripted(script) == why
+    # A shared folder may not show the output yet.
+    assert why_failed(2, tmp_path / "none.txt") == "it printed nothing"
 
 
 def test_a_run_sees_its_gpu_and_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scripted: Callable[..., str | None]
 ) -> None:
     names = "'CUDA_VISIBLE_DEVICES', 'PYTHONPATH'"
-    scripted(monkeypatch, f"print(*(os.environ[name] for name in ({names})))")
-    run_here(job(tmp_path), threading.Event(), {"CUDA_VISIBLE_DEVICES": "3"})
+    scripted(f"print(*(os.environ[name] for name in ({names})))", CUDA_VISIBLE_DEVICES="3")
     gpu, path = (tmp_path / "one.txt").read_text().split()
     assert gpu == "3"
     assert (Path(path.split(":")[0]) / "grace" / "studies" / "workers.py").is_file()
 
 
-def test_output_that_a_shared_folder_does_not_show_yet_is_no_error(tmp_path: Path) -> None:
-    assert why_failed(2, tmp_path / "none.txt") == "it printed nothing"
-
-
-def test_one_that_does_not_heed_the_request_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripted(monkeypatch, "print('there', flush=True); time.sleep(60)")
+def test_one_that_does_not_heed_the_request_is_ended(scripted: Callable[..., str | None]) -> None:
     stopping = threading.Event()
-    threading.Timer(1.0, stopping.set).start()
-    began = time.monotonic()
-    assert run_here(job(tmp_path), stopping) == "killed by SIGTERM"
-    assert time.monotonic() - began < 30
+    threading.Timer(0.5, stopping.set).start()
+    assert scripted("print('there', flush=True); time.sleep(60)", stopping) == "killed by SIGTERM"
 
 
 def test_a_run_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
@@ -102,14 +97,8 @@ def test_a_run_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         time.sleep(0.1)
     parent.kill()
     parent.wait()
-    lock = runs[0].parent / "lock"
-    while time.monotonic() < until:
-        try:
-            with exclusive(lock, "the run"):
-                return  # Its process is over.
-        except ValueError:
-            time.sleep(0.1)
-    pytest.fail("the run goes on")
+    with exclusive(runs[0].parent / "lock", "the run", 6000):  # Its process is over.
+        pass
 
 
 STUDY = StudySettings.model_validate(
