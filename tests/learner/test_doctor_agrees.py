@@ -29,20 +29,14 @@ pytestmark = [
 ]
 
 BASE = ("engine.device=cpu", "engine.threads=1", "engine.compile=false", "budget.minutes=null")
-WISHES = (
-    (),
-    ("memory.max_mb=0.05",),
-    ("memory.max_mb=2", "memory.size=null"),
-    ("data.image_size=null",),
-    ("data.image_size=12", "data.channels=1"),
-    ("method=finetune",),
-    ("memory.validation=0",),
-)
+NEW = (
+    (), ("memory.max_mb=0.05",), ("memory.max_mb=2", "memory.size=null"), ("data.image_size=null",),
+    ("data.image_size=12", "data.channels=1"), ("method=finetune",), ("memory.validation=0",),
+)  # fmt: skip
+SAVED = ((), ("memory.max_mb=0.05",), ("method=grace",))
 ONLY_LEARN = (
-    ("memory.size=1",),
-    ("method=joint", "memory.max_mb=2"),
-    ("method=icarl", "memory.size=0"),
-)
+    ("memory.size=1",), ("method=joint", "memory.max_mb=2"), ("method=icarl", "memory.size=0")
+)  # fmt: skip
 """Settings that the network or the memory refuses, which ``doctor`` does not make."""
 
 
@@ -59,12 +53,10 @@ class _Stop(Progress):
         raise _ReachedError
 
 
-def refusal(
-    model: Path, images: Path, wishes: Sequence[str], max_drop: float | None = None
-) -> GraceError | None:
+def refusal(model: Path, images: Path, wishes: Sequence[str]) -> GraceError | None:
     """Return why ``learn`` refuses the images; ``None``: it begins to train, or knows them."""
     try:
-        learn(model, images, [*BASE, *wishes], max_drop=max_drop, progress=_Stop())
+        learn(model, images, [*BASE, *wishes], progress=_Stop())
     except _ReachedError:
         return None
     except GraceError as error:
@@ -78,11 +70,6 @@ def is_ready(model: Path, images: Path, wishes: Sequence[str]) -> bool:
         return call.examine().is_ready
     except GraceError:
         return False
-
-
-def skips(draw: random.Random) -> list[str]:
-    names = ("unreadable", "duplicates")
-    return [f"data.skip_{name}=true" for name in names if draw.random() < 0.3]
 
 
 def random_folder(root: Path, draw: random.Random) -> Path:
@@ -108,25 +95,8 @@ def random_folder(root: Path, draw: random.Random) -> Path:
     return root
 
 
-@pytest.mark.parametrize("seed", range(16))
-def test_for_a_new_learner(seed: int, tmp_path: Path) -> None:
-    draw = random.Random(seed)  # noqa: S311 - a test's draws
-    images = random_folder(tmp_path / "images", draw)
-    wishes = [*draw.choice(WISHES), *skips(draw)]
-    ready = is_ready(tmp_path / "model", images, wishes)
-    assert not (tmp_path / "model").exists()
-    refused = refusal(tmp_path / "model", images, wishes)
-    assert ready == (refused is None), refused
-
-
-@pytest.mark.parametrize("wishes", ONLY_LEARN)
-def test_what_needs_a_network_is_refused_by_learn_before_it_trains(
-    wishes: Sequence[str], tmp_path: Path
-) -> None:
-    images = folder(tmp_path / "images", "ant", "bee")
-    assert is_ready(tmp_path / "model", images, wishes)
-    assert refusal(tmp_path / "model", images, wishes) is not None
-    assert not (tmp_path / "model").exists()
+def tree(place: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -139,31 +109,39 @@ def saved(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Pat
     return place / "model"
 
 
-@pytest.mark.parametrize("seed", range(100, 108))
-def test_for_a_saved_learner(seed: int, saved: Path, tmp_path: Path) -> None:
-    draw = random.Random(seed)  # noqa: S311 - a test's draws
-    images = random_folder(tmp_path / "images", draw)
-    model = shutil.copytree(saved, tmp_path / "model")
-    wishes = [*draw.choice([(), (), ("memory.max_mb=0.05",), ("method=grace",)]), *skips(draw)]
-    before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
+@pytest.mark.parametrize("seed", range(24))
+def test_they_agree_on_any_folder(seed: int, saved: Path, tmp_path: Path) -> None:
+    draw, model = random.Random(seed), tmp_path / "model"  # noqa: S311 - a test's draws
+    images, is_new = random_folder(tmp_path / "images", draw), seed % 3 > 0
+    if not is_new:
+        shutil.copytree(saved, model)
+    names = ("unreadable", "duplicates")
+    skips = [f"data.skip_{name}=true" for name in names if draw.random() < 0.3]
+    wishes, before = [*draw.choice(NEW if is_new else SAVED), *skips], tree(tmp_path)
     ready = is_ready(model, images, wishes)
-    assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
-    refused = refusal(model, images, wishes, draw.choice([None, 5, 50]))
+    assert tree(tmp_path) == before
+    refused = refusal(model, images, wishes)
     assert ready == (refused is None), refused
+
+
+def test_what_needs_a_network_is_refused_by_learn_before_it_trains(tmp_path: Path) -> None:
+    images = folder(tmp_path / "images", "ant", "bee")
+    for wishes in ONLY_LEARN:
+        assert is_ready(tmp_path / "model", images, wishes)
+        assert refusal(tmp_path / "model", images, wishes) is not None
+        assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize("max_mb", [0.3, 0.37])
 def test_the_ceiling_that_a_refusal_names_is_enough(max_mb: float) -> None:
     # A fifth of the ceiling that is named has room for more than ten held-out images of each class.
     pixels = torch.cat([ts.pictures(index, 80) for index in (0, 1)]).repeat(1, 1, 4, 4)
-    names = ["ant"] * 80 + ["bee"] * 80
 
     def refused(max_mb: float) -> GraceError | None:
         asked = [*BASE, "data.image_size=32", f"memory.max_mb={max_mb}", "backbone.name=resnet20"]
-        settings = new_settings("folder", asked)
-        made = Learner.create(settings, shape=(3, 32, 32), progress=_Stop())
+        made = Learner.create(new_settings("folder", asked), shape=(3, 32, 32), progress=_Stop())
         try:
-            made.update(pixels, names)
+            made.update(pixels, ["ant"] * 80 + ["bee"] * 80)
         except _ReachedError:
             return None
         except GraceError as error:
@@ -185,18 +163,19 @@ def test_the_ceiling_that_a_refusal_names_is_enough(max_mb: float) -> None:
 def test_doctor_and_what_is_refused_early_need_no_torch(saved: Path, tmp_path: Path) -> None:
     images, model = folder(tmp_path / "images", "ant", "bee"), tmp_path / "model"
     one = folder(tmp_path / "one", "ant")
-    refused = [
-        ["learn", tmp_path / "nowhere", "--model", model],
-        ["learn", tmp_path / "nowhere", "--model", saved],
-        ["learn", one, "--model", model],
-        ["learn", images, "--model", images],
-        ["learn", images, "--model", images / "model"],
-        ["learn", images, "--model", model, "--max-mb", "0.5"],
-        ["learn", images, "--model", saved, "--max-mb", "0.01"],
-        ["learn", images, "--model", model, "method.treshold=1"],
-    ]
+    refused = {
+        (tmp_path / "nowhere", "--model", saved): "does not exist",
+        (one, "--model", model): "the first update of a learner needs at least two",
+        (images, "--model", images / "model"): "where it would be taken for a class",
+        (images, "--model", model, "--max-mb", "0.5"): "alone take 1.082 MB, and the ceiling is "
+        "0.500 MB: set memory.max_mb=2.2, or a smaller backbone.name",
+        (images, "--model", saved, "--max-mb", "0.01"): "and the ceiling is 0.010 MB",
+        (images, "--model", model, "method.treshold=1"): "did you mean",
+    }
     ready = [["doctor", images], ["doctor", images, "--model", saved]]
-    ends = one_process.calls(*refused, *ready, without=["torch"])
+    ends = one_process.calls(*(["learn", *words] for words in refused), *ready, without=["torch"])
     assert [end.exit_code for end in ends] == [2] * len(refused) + [0, 0]
-    assert all(end.stderr.startswith("error: ") for end in ends[: len(refused)])
+    for end, says in zip(ends, refused.values(), strict=False):
+        assert end.stderr.startswith("error: ")
+        assert says in end.stderr
     assert not model.exists()

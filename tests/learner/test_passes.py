@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import pytest
 
-from grace.engine.progress import Progress
+from grace.engine.progress import Progress, Silence
 from grace.learner.budget import needs_passes
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
@@ -22,17 +22,6 @@ pytestmark = pytest.mark.usefixtures("tiny_backbones")
 METHOD = Grace.Settings(base=ts.recipe(40), grow=ts.recipe(30), compress=ts.recipe(20))
 MINUTE = BudgetSettings(minutes=1, passes=480)
 """40 images take 40 passes an epoch, so that 12 epochs fit."""
-
-
-@final
-class Told(Progress):
-    """Keeps the planned passes."""
-
-    def __init__(self) -> None:
-        self.plans: list[Mapping[str, float]] = []
-
-    def update_planned(self, passes: Mapping[str, float]) -> None:
-        self.plans.append(passes)
 
 
 def made(
@@ -62,10 +51,12 @@ def epochs(learner: Learner) -> dict[str, int]:
     ids=["those that fit", "13 do not", "13 do", "never more", "never fewer than 5", "no budget"],
 )
 def test_epochs_are_as_many_as_the_passes_allow(budget: BudgetSettings, expected: int) -> None:
-    told = Told()
-    learner = made(budget, progress=told)
+    told: list[Mapping[str, float]] = []
+    progress = Silence()
+    progress.update_planned = told.append  # type: ignore[method-assign]
+    learner = made(budget, progress=progress)
     assert epochs(learner)["base"] == expected
-    assert told.plans == [{"base": expected * 40}]
+    assert told == [{"base": expected * 40}]
     # The settings keep all epochs, so that a later, smaller update gets more of them.
     assert learner.settings.method == learner.method.settings == METHOD
 
