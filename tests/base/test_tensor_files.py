@@ -18,15 +18,9 @@ from grace.base.errors import DamagedError
 from grace.base.tensors import decode, encode, encoded_size, outline
 
 DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.uint8,
-    torch.int64,
-    torch.int32,
-    torch.bool,
-]
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int64,
+    torch.int32, torch.bool,
+]  # fmt: skip
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
@@ -53,10 +47,6 @@ def raw(tensor: Tensor) -> tuple[torch.dtype, tuple[int, ...], list[int]]:
     return tensor.dtype, tuple(tensor.shape), flat.tolist()
 
 
-def total_bytes(found: dict[str, Tensor]) -> int:
-    return sum(tensor.untyped_storage().nbytes() for tensor in found.values())
-
-
 @given(TENSORS, st.dictionaries(NAMES, NAMES, max_size=3))
 def test_round_trip(given_tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     data = encode(given_tensors, metadata)
@@ -64,37 +54,21 @@ def test_round_trip(given_tensors: dict[str, Tensor], metadata: dict[str, str]) 
     assert found_metadata == metadata
     assert found.keys() == given_tensors.keys()
     assert all(raw(found[name]) == raw(tensor) for name, tensor in given_tensors.items())
-
-
-@given(TENSORS)
-def test_sizes_are_known_beforehand(given_tensors: dict[str, Tensor]) -> None:
     shapes = {name: (tuple(value.shape), value.dtype) for name, value in given_tensors.items()}
     assert encoded_size(shapes) == len(encode(given_tensors)) == len(encode(given_tensors, {}))
 
 
-def test_the_size_of_a_large_file_by_hand() -> None:
-    header = b'{"w":{"dtype":"F32","shape":[512,512,3,3],"data_offsets":[0,9437184]}}'
-    padded = 8 * ((len(header) + 7) // 8)
-    assert encoded_size({"w": ((512, 512, 3, 3), torch.float32)}) == 8 + padded + 512 * 512 * 9 * 4
-
-
-def test_the_safetensors_package_reads_what_we_write(tmp_path: Path) -> None:
+def test_the_safetensors_package_and_we_read_each_other(tmp_path: Path) -> None:
     values = {str(dtype): torch.tensor([[1, 0, 1]]).to(dtype) for dtype in DTYPES}
     values |= {"scalar": torch.tensor(0.5), "none": torch.empty(0, 3), 'ä"\n': torch.ones(1)}
     data = encode(values, {"b": "2", "a": "1"})
-    found = load(data)
-    assert found.keys() == values.keys()
-    assert all(raw(found[name]) == raw(value) for name, value in values.items())
+    back, metadata = decode(save(values, {"b": "2", "a": "1"}), "it")
+    for found in (load(data), back):
+        assert found.keys() == values.keys()
+        assert all(raw(found[name]) == raw(value) for name, value in values.items())
     (tmp_path / "file").write_bytes(data)
     with safe_open(tmp_path / "file", "pt") as file:
-        assert file.metadata() == {"a": "1", "b": "2"}
-
-
-def test_we_read_what_the_safetensors_package_writes() -> None:
-    values = {str(dtype): torch.tensor([[1, 0, 1]]).to(dtype) for dtype in DTYPES}
-    found, metadata = decode(save(values, {"b": "2", "a": "1"}), "it")
-    assert metadata == {"a": "1", "b": "2"}
-    assert all(raw(found[name]) == raw(value) for name, value in values.items())
+        assert file.metadata() == metadata == {"a": "1", "b": "2"}
 
 
 def test_equal_input_gives_equal_bytes() -> None:
@@ -148,22 +122,11 @@ def test_what_could_not_be_read_is_not_written(value: dict[str, Tensor]) -> None
 
 @st.composite
 def mutations(draw: st.DrawFn) -> bytes:
-    """The example after up to four flips, cuts and insertions, mostly in its header."""
+    """The example with other bytes somewhere, mostly in its header, or cut off."""
     data = bytearray(EXAMPLE_BYTES)
-    for _ in range(draw(st.integers(1, 4))):
-        place = draw(st.integers(0, len(data)) | st.integers(0, min(len(data), 200)))
-        piece = draw(
-            st.binary(max_size=4) | st.text('0123456789[]{}":,-e ', max_size=4).map(str.encode)
-        )
-        kind = draw(st.sampled_from(["flip", "flip", "insert", "delete", "cut"]))
-        if kind == "flip":
-            data[place : place + len(piece)] = piece[: len(data) - place]
-        elif kind == "insert":
-            data[place:place] = piece
-        elif kind == "delete":
-            del data[place : place + draw(st.integers(1, 20))]
-        else:
-            del data[place:]
+    place = draw(st.integers(0, len(data)) | st.integers(0, min(len(data), 200)))
+    piece = st.binary(max_size=4) | st.text('0123456789[]{}":,-e ', max_size=4).map(str.encode)
+    data[place : place + draw(st.sampled_from([0, 1, 4, 1000]))] = draw(piece)
     if draw(st.booleans()):  # the length field is put right, so that what follows is looked at
         end = data.find(b"}}", 8) + 2
         data[:8] = struct.pack("<Q", max(end - 8, 0))
@@ -191,7 +154,7 @@ def test_mutated_files_are_refused_or_small(data: bytes) -> None:
         said = str(error)
     else:
         said = "it is damaged: not at all"
-        assert total_bytes(found) <= len(data)
+        assert sum(t.untyped_storage().nbytes() for t in found.values()) <= len(data)
         assert all(type(value) is str for value in metadata.values())
     assert said.startswith("it is damaged: ")
     assert "\n" not in said
@@ -227,61 +190,35 @@ TWICE = b"{" + ONE + b"," + ONE + b"}"
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        # Overlaps, gaps and ends.
-        (forged({"a": entry("U8", [8], 0, 8), "b": entry("U8", [8], 0, 8)}), "bytes 8 to 16"),
         (forged({"a": entry("U8", [5], 0, 5), "b": entry("U8", [4], 4, 8)}), "bytes 5 to 9"),
         (forged({"a": entry("U8", [3], 0, 3), "b": entry("U8", [4], 4, 8)}), "bytes 3 to 7"),
         (forged({"a": entry("U8", [7], 1, 8)}), "tensor 'a' should lie in the bytes 0 to 7"),
         (forged({"a": entry("U8", [7], 0, 7)}), "take 7 of 8 bytes"),
         (forged({"a": entry("U8", [9], 0, 9)}), "take 9 of 8 bytes"),
-        (forged({}), "take 0 of 8 bytes"),
-        (forged({"a": entry("U8", [0], 4, 4), "b": entry("U8", [8], 0, 8)}), "bytes 8 to 8"),
-        (forged({"a": entry("U8", [8], 8, 0)}), "bytes 0 to 8"),
         (forged({"a": entry("U8", [4], 0, 8)}), "bytes 0 to 4"),
-        # Shapes that ask for more than there is.
-        (forged({"a": entry("F32", [2**40], 0, 8)}), f"bytes 0 to {2**42}"),
         (forged({"a": entry("F32", [2**40], 0, 2**42)}), "of 8 bytes"),
         (forged({"a": entry("U8", [2**32, 2**32], 0, 0)}, 0), "impossible shape"),
-        (forged({"a": entry("F32", [2**62, 1], 0, 0)}, 0), "impossible shape"),
-        (forged({"a": entry("U8", [2**64 + 8], 0, 8)}), "impossible shape"),
         (forged({"a": entry("U8", [0, 2**63], 0, 0)}, 0), "impossible shape"),
-        (forged({"a": entry("U8", [0, 2**32, 2**32], 0, 0)}, 0), "impossible shape"),
         (forged({"a": entry("U8", [1] * 9, 0, 1)}, 1), "at most 8 items"),
-        (forged({"a": entry("U8", [10**25], 0, 8)}), "more than 20 digits"),
-        # Numbers that are none.
         (forged({"a": entry("U8", [-1, -8], 0, 8)}), "a.shape.0: it should be greater than or"),
         (forged({"a": entry("U8", [True], 0, 1)}, 1), "a.shape.0: it should be a valid integer"),
         (forged({"a": entry("U8", [8.0], 0, 8)}), "a.shape.0: it should be a valid integer"),
-        (forged({"a": entry("U8", ["8"], 0, 8)}), "a.shape.0: it should be a valid integer"),
-        (forged({"a": entry("U8", {"0": 8}, 0, 8)}), "a.shape: it should be a list"),
         (forged({"a": entry("U8", [8], -8, 0)}), "a.data_offsets.0: it should be greater than"),
-        (forged({"a": entry("U8", [1], False, True)}, 1), "a.data_offsets.0: it should be a valid"),
         (forged({"a": entry("U8", [8], 0, 8, 8)}), "a.data_offsets: .*at most 2 items"),
         (forged({"a": entry("U8", [8], 8)}), "a.data_offsets: .*at least 2 items"),
-        # Types and entries.
         (forged({"a": entry("I8", [8], 0, 8)}), "a.dtype: it should be 'F64', 'F32'"),
-        (forged({"a": entry("f32", [2], 0, 8)}), "a.dtype: it should be"),
-        (forged({"a": entry(["F32"], [2], 0, 8)}), "a.dtype: it should be"),
         (forged({"a": entry("BOOL", [8], 0, 8)})[:-1] + b"\x02", "booleans other than 0 and 1"),
         (forged({"a": {"dtype": "U8", "shape": [8]}}), "a.data_offsets: Field required"),
         (forged({"a": entry("U8", [8], 0, 8) | {"more": 1}}), "a.more: Extra inputs"),
-        (forged({"a": [1]}), "a: it should be a mapping"),
         (forged(TWICE), "the key 'a' stands twice"),
-        (forged(TWICE.replace(b'"dtype":"U8",', b'"dtype":"U8","dtype":"U8",')), "stands twice"),
         (forged({"__metadata__": {"a": 1}}, 0), "__metadata__.a: it should be a text"),
-        (forged({"__metadata__": None}, 0), "__metadata__: it should be a mapping"),
-        (forged({"\ud800": entry("U8", [8], 0, 8)}), "half a surrogate pair"),
         (forged({"x" * 1000 + "\n": entry("I8", [8], 0, 8)}), "xxx: it should be"),
         (forged({"x" * 1000 + "\n": entry("U8", [8], 1, 9)}), "xxx.* should lie in"),
-        # Headers.
         (forged([]), "it should be a mapping"),
-        (forged(b"{"), "Expecting"),
         (forged(b""), "Expecting value"),
-        (forged(b"[" * 100_000), "nested more than 64 deep"),
         (b"", "its header is cut off"),
         (b"\x02\x00\x00\x00{}", "its header is cut off"),
         (struct.pack("<Q", 3) + b"{}", "its header is cut off or too long"),
-        (struct.pack("<Q", 2**64 - 1) + b"{}", "is cut off or too long"),
         (struct.pack("<Q", 2**24 + 8) + b"{}".ljust(2**24 + 8), "is cut off or too long"),
     ],
 )
@@ -311,18 +248,3 @@ def test_an_outline_has_no_numbers() -> None:
     }
     assert all(tensor.is_meta for tensor in found.values())
     assert asked == [8, len(EXAMPLE_BYTES) - 26]
-
-
-def test_numbers_are_stored_as_ieee_754_little_endian() -> None:
-    values = [1.0, -0.5, 0.1, 65504.0]
-    data = encode({"x": torch.tensor(values)})
-    assert list(struct.unpack("<4f", data[-16:])) == pytest.approx(values, rel=1e-7)
-    assert data[-16:-12] == bytes.fromhex("0000803f")  # 1.0: sign 0, exponent 127
-    data = encode({"x": torch.tensor(values, dtype=torch.float64)})
-    assert struct.unpack("<4d", data[-32:]) == (1.0, -0.5, 0.1, 65504.0)
-    data = encode({"x": torch.tensor(values, dtype=torch.float16)})
-    assert list(struct.unpack("<4e", data[-8:])) == pytest.approx(values, rel=1e-3)
-    # bfloat16 is the upper half of float32: 0.1 = 0x3dcccccd rounds to 0x3dcd.
-    data = encode({"x": torch.tensor([1.0, 0.1], dtype=torch.bfloat16)})
-    assert data[-4:] == bytes.fromhex("803f cd3d")
-    assert decode(data, "it")[0]["x"].tolist() == pytest.approx([1.0, 0.10009765625], rel=1e-12)
