@@ -21,16 +21,7 @@ from grace.methods.method import Steps
 from grace.methods.outcome import Outcome
 from grace.methods.planning import Coming
 from grace.nn.heads import MASKED
-from support.tiny_streams import (
-    class_names,
-    labelled,
-    learner,
-    recipe,
-    same,
-    settings,
-    state,
-    task,
-)
+from support.tiny_streams import class_names, labelled, learner, recipe, same, settings, state, task
 from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -289,10 +280,7 @@ class TestClasses:
             made.method.memory.forget(index)
         made.method.state.forget([1, 2])
         work = Task(
-            number=4,
-            data=labelled({5: 6}),
-            new_classes=range(5, 6),
-            forgotten=frozenset([1, 2]),
+            number=4, data=labelled({5: 6}), new_classes=range(5, 6), forgotten=frozenset([1, 2])
         )
         (expand, fuse) = phases(made, work)
         features = torch.rand(2, 64)

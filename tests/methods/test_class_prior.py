@@ -63,24 +63,22 @@ def made_up(phase: Phase) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("settings", LINEAR)
-def test_even_logits_cost_the_share_of_their_class(settings: Any) -> None:
-    _, phase = second_task(settings, class_prior="balanced")
-    heads = ("head", "features") if "features" in phase.parts else ("head",)
-    even(phase, *heads)
-    names = ("classification", "features") if "features" in phase.parts else ("classification",)
-    for label, share in ((0, 4 / 20), (2, 4 / 20), (3, 8 / 20)):
+@pytest.mark.parametrize(
+    ("prior", "smoothing"), [("none", 0.0), ("balanced", 0.0), ("balanced", 0.1)]
+)
+def test_even_logits_cost_the_share_of_their_class(
+    settings: Any, prior: str, smoothing: float
+) -> None:
+    """p is π = (4, 4, 4, 8)/20, or even; ε·π is added to 1 − ε of the label."""
+    _, phase = second_task(settings, class_prior=prior, label_smoothing=smoothing)
+    shares = [0.25] * 4 if prior == "none" else [0.2, 0.2, 0.2, 0.4]
+    entropy = -sum(share * math.log(share) for share in shares)
+    even(phase, *({"head", "features"} & phase.parts.keys()))
+    for label in (0, 2, 3):
         losses = phase.objective(batch(phase, [label]))
-        for name in names:
-            assert float(losses[name].value.detach()) == pytest.approx(-math.log(share), abs=1e-6)
-
-
-@pytest.mark.parametrize("settings", LINEAR)
-def test_without_a_prior_classes_cost_the_same(settings: Any) -> None:
-    _, phase = second_task(settings)
-    even(phase, "head")
-    for label in (0, 3):
-        loss = phase.objective(batch(phase, [label]))["classification"]
-        assert float(loss.value.detach()) == pytest.approx(math.log(4), abs=1e-6)
+        expected = -(1 - smoothing) * math.log(shares[label]) + smoothing * entropy
+        for name in {"classification", "features"} & losses.keys():
+            assert float(losses[name].value.detach()) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("settings", ALIGNING)
@@ -156,19 +154,6 @@ def test_an_old_task_is_as_likely_as_its_classes_in_beef() -> None:
         head_of(phase, "prototypes").bias.fill_(math.log(2))
     loss = phase.objective(batch(phase, [0]))["classification"]
     assert float(loss.value.detach()) == pytest.approx(math.log(2.5), abs=1e-6)
-
-
-@pytest.mark.parametrize("settings", LINEAR)
-def test_smoothed_labels_follow_the_prior(settings: Any) -> None:
-    """Even logits, so that p is π = (4, 4, 4, 8)/20; ε·π is added to 0.9 of the label."""
-    _, phase = second_task(settings, class_prior="balanced", label_smoothing=0.1)
-    even(phase, *({"head", "features"} & phase.parts.keys()))
-    entropy = -(3 * 0.2 * math.log(0.2) + 0.4 * math.log(0.4))
-    for label, share in ((0, 0.2), (3, 0.4)):
-        losses = phase.objective(batch(phase, [label]))
-        for name in {"classification", "features"} & losses.keys():
-            expected = -0.9 * math.log(share) + 0.1 * entropy
-            assert float(losses[name].value.detach()) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("settings", SMOOTHED)

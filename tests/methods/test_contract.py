@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from grace.base.errors import DamagedError
 from grace.base.tensors import encode
 from grace.data.memory import herd
 from grace.engine.trainer import NonFiniteLossError
 from grace.learner.learner import Learner
+from grace.methods.state import MethodState
 from grace.nn.heads import Head
 from support.contract import (
     PROBE,
@@ -287,21 +289,6 @@ def test_a_task_without_a_new_class_is_refused_in_one_line(
     assert len(run.learner.history) == 4
 
 
-@pytest.mark.parametrize("variant", excepted("grace"))
-def test_grace_refreshes(recordings: Recordings, variant: str) -> None:
-    run = recordings[variant]
-    step = run.steps[4]
-    assert step.update.outcome.verdict == "refresh"
-    method: Any = run.learner.method
-    assert step.update.outcome.threshold == method.threshold.value
-    assert [piece.name for piece in step.phases] == ["refresh"]
-    # Only the last backbone changed.
-    fixed = [name for name in step.old if name.startswith("backbones.")]
-    fixed = [name for name in fixed if int(name.split(".")[1]) < step.num_backbones - 1]
-    assert all(torch.equal(step.old[name], step.new[name]) for name in fixed)
-    assert bool(fixed) == (step.num_backbones > 1)
-
-
 @every_variant
 def test_a_failed_update_leaves_the_learner_as_it_was(recordings: Recordings, variant: str) -> None:
     """The last piece of its work fails."""
@@ -365,3 +352,27 @@ def test_the_bytes_of_a_state_are_known_beforehand(recordings: Recordings, varia
         actual = sum(len(encode(part)) for part in step.parts.values())
         assert step.expected_bytes[step.num_backbones > num_backbones] == actual
         num_backbones = step.num_backbones
+
+
+@every_variant
+def test_a_damaged_state_is_refused(recordings: Recordings, variant: str) -> None:
+    """A part that is missing, of another shape or not finite, and one that it never writes."""
+    step, state = recordings[variant].steps[1], learner(VARIANTS[variant]).method.state
+    optional = set()
+    for name, part in step.parts.items():
+        key = next(key for key, tensor in part.items() if tensor.is_floating_point())
+        for wrong in (torch.zeros(7, 7, 7), torch.full_like(part[key], torch.inf)):
+            with pytest.raises(DamagedError):
+                state.restore(
+                    MethodState(step.values, {**step.parts, name: {**part, key: wrong}}), 5
+                )
+        others = {other: kept for other, kept in step.parts.items() if other != name}
+        try:
+            state.restore(MethodState(step.values, others), 5)
+        except DamagedError:
+            continue
+        optional.add(name)
+    assert optional <= {"class_means"}
+    with pytest.raises(DamagedError, match="parts that it never writes: 'more'"):
+        state.restore(MethodState(step.values, {**step.parts, "more": {}}), 5)
+    state.restore(MethodState(step.values, step.parts), 5)

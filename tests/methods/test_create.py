@@ -115,10 +115,7 @@ class TestLosses:
         drive(made, task(1, {0: 4, 1: 4, 2: 4}, 0))
         forget(made, [1])
         work = Task(
-            number=2,
-            data=labelled({3: 4}),
-            new_classes=range(3, 4),
-            forgotten=frozenset([1]),
+            number=2, data=labelled({3: 4}), new_classes=range(3, 4), forgotten=frozenset([1])
         )
         update, _ = phases(made, work)
         assert module_of(update, "head").masked == (1,)
@@ -211,14 +208,6 @@ class TestPhases:
         for name, tensor in before["head"].items():
             assert bool((tensor != after["head"][name]).flatten(1).any(dim=1).all())
 
-    def test_the_published_recipes(self) -> None:
-        chosen = Create.Settings()
-        recipes = (chosen.base, chosen.update, chosen.balance)
-        assert [own.epochs for own in recipes] == [200, 120, 20]
-        assert [own.lr for own in recipes] == [0.1, 0.1, 0.005]
-        assert [own.min_lr for own in recipes] == [0.0, 1e-8, 0.0]
-        assert {(own.schedule, own.weight_decay) for own in recipes} == {("cosine", 5e-4)}
-
 
 class TestPlan:
     def coming(self, made: Create, num_new: int, num_images: int, num_kept: int) -> Coming:
@@ -241,10 +230,6 @@ class TestPlan:
         ]
         # The old network beside the training one; both without training in the balanced stage.
         assert [(p.trained, p.frozen) for p in plan] == [(1, 1), (0, 2)]
-
-    def test_there_is_no_balanced_stage_without_exemplars(self) -> None:
-        chosen = typed(Create, taught({0: 8, 1: 8}, size=0).method)
-        assert [p.name for p in chosen.plan(self.coming(chosen, 2, 16, 0))] == ["update"]
 
 
 def test_half_precision_gives_finite_losses() -> None:

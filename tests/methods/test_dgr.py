@@ -177,10 +177,7 @@ class TestWhatCounts:
         learnt(method, task(1, {0: 9, 1: 5, 2: 5}, 0))
         forget(method, [0])
         work = Task(
-            number=2,
-            data=labelled({3: 2}),
-            new_classes=range(3, 4),
-            forgotten=frozenset([0]),
+            number=2, data=labelled({3: 2}), new_classes=range(3, 4), forgotten=frozenset([0])
         )
         phase = started(method, work)
         scoring(head_of(phase), 99.0, 0.0, 0.0, 0.0)

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.base.errors import DamagedError
 from grace.data.scenario import Task
 from grace.engine.phase import GradientSweep, Phase, Work
 from grace.methods.ewc import EWC
-from grace.methods.state import MethodState
 from grace.nn.heads import LinearHead
 from support.driven import batch, drive, forget, head_of, module_of
 from support.tiny_streams import class_names, labelled, learner, recipe, state, task
@@ -89,12 +87,7 @@ def test_forgotten_classes_do_not_count() -> None:
     method = ewc()
     drive(method, task(1, FIRST, 0), squares(4e-5))
     forget(method, [1])
-    work = Task(
-        number=2,
-        data=labelled({3: 6}),
-        new_classes=range(3, 4),
-        forgotten=frozenset([1]),
-    )
+    work = Task(number=2, data=labelled({3: 6}), new_classes=range(3, 4), forgotten=frozenset([1]))
     # α = 2/3 of the classes that are left: (2·4 + 1)/3 · 1e-5.
     drive(method, work, squares(1e-5))
     stem = importance(method)["backbone.0.stem.0.weight"]
@@ -158,30 +151,3 @@ def moved(penalty_weight: float) -> float:
 def test_what_is_important_stays_near_the_anchor() -> None:
     # λ·F = 10 draws half of the way back in every step of length 0.05.
     assert moved(1000.0) < 0.1 * moved(0.0)
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        ("missing", "lacks the importance of its network"),
-        ("unknown part", "has parts that it never writes: 'more'"),
-        ("another shape", "importance"),
-        ("not finite", "importance"),
-    ],
-)
-def test_a_damaged_importance_is_refused(damage: str, said: str) -> None:
-    method = ewc()
-    drive(method, task(1, FIRST, 0))
-    saved = method.state.collect()
-    parts: dict[str, dict[str, Tensor]] = {n: dict(p) for n, p in saved.parts.items()}
-    match damage:
-        case "missing":
-            del parts["importance"]
-        case "unknown part":
-            parts["more"] = {}
-        case "another shape":
-            parts["importance"]["head.bias"] = torch.zeros(2)
-        case _:
-            parts["importance"]["head.bias"] = torch.full((3,), torch.inf)
-    with pytest.raises(DamagedError, match=said):
-        ewc().state.restore(MethodState(saved.values, parts), 3)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from grace.base.errors import DamagedError
 from grace.data.scenario import Task
 from grace.engine.parts import named_parameters
 from grace.engine.phase import Loss, Phase, Sweep
@@ -157,10 +156,7 @@ class TestBoosting:
         drive(made, task(1, {0: 2, 1: 2, 2: 2}, 0))
         forget(made, [1])
         work = Task(
-            number=2,
-            data=labelled({3: 1}),
-            new_classes=range(3, 4),
-            forgotten=frozenset([1]),
+            number=2, data=labelled({3: 1}), new_classes=range(3, 4), forgotten=frozenset([1])
         )
         boost, compress = phases(made, work)
         # Two images of class 0 and 2, one of 3: weights 4/3, 4/3 and 2, times 3/(14/3) = 9/14:
@@ -226,12 +222,6 @@ class TestCompression:
         # It becomes the next task's old network.
         assert list(made.network.backbones) == [student]
 
-    def test_the_published_recipes(self) -> None:
-        chosen = Foster.Settings()
-        assert [chosen.base.epochs, chosen.boost.epochs, chosen.compress.epochs] == [200, 170, 130]
-        decays = [chosen.base.weight_decay, chosen.boost.weight_decay, chosen.compress.weight_decay]
-        assert decays == [5e-4, 5e-4, 0.0]
-
 
 class TestTeacher:
     @pytest.mark.parametrize("who", ["student", "teacher"])
@@ -260,19 +250,6 @@ class TestTeacher:
         assert made.size().num_backbones == 1
         assert next(iter(scores)) == "linear"
 
-    def test_it_comes_back_with_the_learner(self, tmp_path: Path) -> None:
-        made = taught(tmp_path / "home")
-        back = Learner.load(tmp_path / "home")
-        now, then = back.scores(PROBE), made.scores(PROBE)
-        assert list(now) == list(then)
-        assert all(torch.equal(now[name], then[name]) for name in now)
-        straight = taught()
-        for one in (straight, back):
-            teach(one, {3: 9})
-        torch.testing.assert_close(
-            state(back.method.network), state(straight.method.network), rtol=0, atol=0
-        )
-
     def test_under_a_ceiling_it_is_let_go(self, tmp_path: Path) -> None:
         made = taught(tmp_path / "home", max_mb=1.0)
         assert list(made.scores(PROBE)) == ["linear", "nearest_mean"]
@@ -280,16 +257,6 @@ class TestTeacher:
         # A student of 0.3 MB fits where three backbones do not.
         assert made.history[-1].num_bytes < 500_000
         assert made.history[-1].outcome.verdict == "compress"
-
-    def test_a_saved_one_of_another_method_is_damage(self) -> None:
-        made = taught()
-        saved = made.method.state.collect()
-        parts = {n: part for n, part in saved.parts.items() if n != "teacher.backbone.1"}
-        with pytest.raises(DamagedError, match=r"the saved teacher\.head is torch"):
-            method().state.restore(type(saved)(saved.values, parts), 3)
-        stray = {name: part for name, part in saved.parts.items() if name.startswith("teacher.")}
-        with pytest.raises(DamagedError, match="parts that it never writes"):
-            method().state.restore(type(saved)(saved.values, stray), 3)
 
 
 def test_a_run_killed_before_its_test_reports_the_same(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from grace.base.errors import DamagedError
-from grace.base.tensors import encoded_size
 from grace.engine.phase import Phase
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
@@ -18,16 +16,7 @@ from grace.nn.heads import LinearHead
 from grace.settings.experiment import MemorySettings
 from support.driven import backbones_of, batch, drive, head_of
 from support.quick_exports import operators_once as operators_once
-from support.tiny_streams import (
-    SIZE,
-    class_names,
-    labelled,
-    learner,
-    recipe,
-    settings,
-    state,
-    task,
-)
+from support.tiny_streams import SIZE, class_names, labelled, learner, recipe, settings, state, task
 from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -157,24 +146,6 @@ class TestTwoTasks:
         assert first["backbone.0"] == second["backbone.0"]
         assert (first["trunk"] == second["trunk"]) is not train_base
 
-    def test_it_comes_back_and_goes_on_as_if_it_had_never_left(
-        self, train_base: bool, tmp_path: Path
-    ) -> None:
-        made = taught(tmp_path / "home", train_base=train_base)
-        back = Learner.load(tmp_path / "home")
-        assert all(
-            torch.equal(now, then)
-            for now, then in zip(
-                back.scores(PROBE).values(), made.scores(PROBE).values(), strict=True
-            )
-        )
-        teach(back, 3, 4)
-        straight = taught(train_base=train_base)
-        teach(straight, 3, 4)
-        torch.testing.assert_close(
-            state(back.method.network), state(straight.method.network), rtol=0, atol=0
-        )
-
 
 def test_size_counts_the_trunk_once() -> None:
     made = taught(tasks=3)
@@ -182,35 +153,3 @@ def test_size_counts_the_trunk_once() -> None:
     assert size.num_backbones == 3
     assert size.backbone_parameters == TRUNK + 3 * BRANCH
     assert size.head_parameters == 4 * 192 + 4
-
-
-def test_bytes_are_known_beforehand() -> None:
-    made = learner(memo())
-    for indices, num_old in (((0, 1), 0), ((2,), 2), ((3, 4), 3)):
-        announced = made.method.state.bytes_after(num_old + len(indices), int(num_old > 0))
-        teach(made, *indices)
-        parts = made.method.state.collect().parts.values()
-        sizes = [encoded_size({n: (t.shape, t.dtype) for n, t in part.items()}) for part in parts]
-        assert announced == sum(sizes)
-    # A third branch takes its own weights, not a trunk's again.
-    parts = made.method.state.collect().parts
-    branch = {name: (t.shape, t.dtype) for name, t in parts["backbone.2"].items()}
-    assert encoded_size(branch) > 4 * BRANCH
-    assert encoded_size(branch) < 4 * (BRANCH + TRUNK // 2)
-
-
-def test_all_predictors_share_one_pass() -> None:
-    made = taught()
-    found = made.method.classifiers()
-    assert list(found) == ["linear", "nearest_mean"]
-    assert found["linear"].backbones is found["nearest_mean"].backbones
-    assert len(found["linear"].backbones) == 1
-
-
-@pytest.mark.parametrize("missing", ["trunk", "backbone.0", "head"])
-def test_a_saved_one_without_a_part_is_damaged(missing: str) -> None:
-    made = taught()
-    saved = made.method.state.collect()
-    kept = {name: part for name, part in saved.parts.items() if name != missing}
-    with pytest.raises(DamagedError, match="the saved"):
-        method().state.restore(type(saved)(saved.values, kept), 3)

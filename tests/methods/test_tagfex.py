@@ -17,19 +17,9 @@ from grace.methods.der import DER
 from grace.methods.planning import Coming
 from grace.methods.tagfex import TagFex
 from grace.nn.attention import TaskAgnostic
-from grace.nn.heads import LinearHead
 from grace.settings.experiment import MemorySettings
 from support.driven import batch, drive, forget, head_of, module_of
-from support.tiny_streams import (
-    SIZE,
-    class_names,
-    labelled,
-    learner,
-    recipe,
-    settings,
-    state,
-    task,
-)
+from support.tiny_streams import SIZE, class_names, labelled, learner, recipe, settings, state, task
 from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -292,29 +282,6 @@ class TestGrow:
             assert reached(phase, losses, "transfer") == {"new.both", "head"}
             assert reached(phase, losses, "contrast") == {"agnostic.both", "projector"}
             assert reached(phase, losses, "retention") == {"agnostic.both", "predicted"}
-
-    def test_it_is_aligned_and_expanded(self) -> None:
-        made = method()
-        drive(made, task(1, {0: 4, 1: 4}, 0))
-        outcome, _ = drive(made, task(2, {2: 4, 3: 4}, 2))
-        assert outcome.verdict == "grow"
-        head = typed(LinearHead, made.network.head)
-        lengths = head.weight.detach().norm(dim=1)
-        assert float(lengths[2:].mean()) == pytest.approx(float(lengths[:2].mean()), rel=1e-5)
-        assert len(made.network.backbones) == 2
-
-
-def test_the_agnostic_network_is_kept_and_learns_on() -> None:
-    made = learner(tagfex())
-    states = []
-    for counts in ({0: 9, 1: 9}, {2: 9, 3: 9}):
-        data = labelled(counts)
-        made.update(data.images, class_names(data))
-        assert isinstance(made.method, TagFex)
-        states.append(state(agnostic_of(made.method)))
-    before, after = states
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert {"backbone.stem.0.weight", "projector.0.weight", "predictor.weight"} <= changed
 
 
 def test_it_is_no_part_of_the_predictor_but_of_what_is_saved(tmp_path: Path) -> None:

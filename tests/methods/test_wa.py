@@ -50,12 +50,7 @@ def test_forgotten_classes_do_not_count() -> None:
     method = wa()
     drive(method, task(1, {0: 4, 1: 4, 2: 4}, 0))
     forget(method, [0])
-    work = Task(
-        number=2,
-        data=labelled({3: 4}),
-        new_classes=range(3, 4),
-        forgotten=frozenset([0]),
-    )
+    work = Task(number=2, data=labelled({3: 4}), new_classes=range(3, 4), forgotten=frozenset([0]))
     phase = typed(Phase, next(method.learn(work)))
     losses = phase.objective(batch(phase, [3]))
     # Two of the three classes that are left are old.

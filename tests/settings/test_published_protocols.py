@@ -2,20 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from grace.data.scenario import task_sizes
-from grace.engine.schedule import learning_rates
-from grace.methods.foster import Foster
-from grace.methods.memo import Memo
 from grace.settings.experiment import BackboneSettings
-from grace.settings.load import ConfigError, load_experiment
+from grace.settings.load import load_experiment
 from grace.settings.registry import METHODS
-from support.typed import typed
 
 
 @dataclass(frozen=True)
@@ -232,14 +227,6 @@ def test_the_small_study_in_more_tasks(
         assert (found["method"] != small["method"]) == differs
 
 
-def test_both_schedules_of_memo() -> None:
-    """MEMO: the survey's scripts fall as cosines over 200 and 170 epochs."""
-    overrides = ["method=memo", "method.base.schedule=cosine", "method.grow.schedule=cosine"]
-    memo = typed(Memo.Settings, load_experiment("cifar100-b50i10", overrides).method)
-    assert memo.base.model_dump() == cosine(200, 5e-4)
-    assert memo.grow.model_dump() == cosine(170)
-
-
 @pytest.mark.parametrize(
     ("overrides", "stem"),
     [
@@ -263,59 +250,6 @@ def test_a_presets_backbone_lies_over_that_of_its_own_file(tmp_path: Path) -> No
     assert load_experiment(str(parent), ["method=memo"]).backbone.stem == "conv7"
     assert load_experiment(str(parent), ["method=wa"]).backbone.stem == "conv3"
     assert load_experiment(str(child)).backbone == BackboneSettings(name="resnet18", stem="cifar")
-
-
-@pytest.mark.parametrize(
-    ("override", "says"),
-    [
-        ("methods.memo.backbone.stm=conv3", "did you mean 'methods.memo.backbone.stem'?"),
-        ("methods.memo.backbone=5", "methods.memo.backbone = 5 should be a mapping"),
-        ("methods.wa.backbone.stem=conv9", "methods.wa.backbone.stem = 'conv9' should be"),
-        ("methods.memo.memory.size=5", "methods.memo.memory: no such setting"),
-    ],
-)
-def test_a_wrong_preset_is_named_whatever_the_method(override: str, says: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_experiment("imagenet100-b50i10", [override])
-    assert says in str(caught.value)
-    assert len(caught.value.problems) == 1
-
-
-def test_a_beta_may_stand_for_all_tasks_and_stays_below_one() -> None:
-    foster = typed(
-        Foster.Settings,
-        load_experiment("digits", ["method=foster", "method.boosting_beta=0.9"]).method,
-    )
-    assert foster.boosting_beta == (0.9,)
-    for wrong, message in (
-        ("1", r"boosting_beta\[0\] = 1 should be less than 1"),
-        ("[0.9,-1]", r"boosting_beta\[1\] = -1 should be greater than or equal to 0"),
-        ("[]", "boosting_beta: needs the value of task 2 at least"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            load_experiment("digits", ["method=foster", f"method.boosting_beta={wrong}"])
-
-
-@pytest.mark.parametrize(
-    ("method", "phase", "rates"),
-    [
-        # By hand: rates of the first epoch, of one in the middle and of the last.
-        ("grace", "base", {0: 0.1, 60: 0.01, 120: 1e-3, 199: 1e-4}),
-        ("grace", "grow", {79: 0.1, 80: 0.01, 149: 1e-3, 169: 1e-4}),
-        ("grace", "compress", {0: 0.1, 65: 0.05}),
-        ("foster", "boost", {0: 0.1, 85: 0.05}),
-        ("wa", "update", {59: 0.1, 169: 1e-4}),
-        ("beef", "fuse", {0: 0.05, 30: 0.025}),
-        ("ewc", "update", {69: 0.1, 179: 1e-4}),
-    ],
-)
-def test_learning_rates_that_follow(method: str, phase: str, rates: dict[int, float]) -> None:
-    settings = load_experiment("cifar100-b0i10", [f"method={method}"]).method
-    found = learning_rates(getattr(settings, phase))
-    assert {epoch: found[epoch] for epoch in rates} == pytest.approx(rates)
-    falling = [after / before for before, after in pairwise(found)]
-    assert max(falling) <= 1.0 + 1e-9
-    assert 0.0 < min(found) < 0.002
 
 
 def test_folders_have_the_class_prior_with_all_methods_but_beef() -> None:

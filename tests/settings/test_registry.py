@@ -6,13 +6,7 @@ import pytest
 
 import grace
 from grace.settings.method import ThresholdRule
-from grace.settings.registry import (
-    BACKBONES,
-    DATASETS,
-    METHODS,
-    Kind,
-    resolve,
-)
+from grace.settings.registry import BACKBONES, DATASETS, METHODS, Kind, resolve
 
 ENTRIES = {"method": METHODS, "dataset": DATASETS, "backbone": BACKBONES}
 
