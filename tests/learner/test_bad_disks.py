@@ -2,12 +2,8 @@
 
 import errno
 import os
-import resource
 import shutil
-import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -48,29 +44,6 @@ def in_use(home: Path) -> dict[str, bytes]:
     """What the version in use consists of; objects of an unfinished update may lie beside."""
     files = [path for path in home.rglob("*") if path.is_file() and "pending" not in path.parts]
     return {str(path): path.read_bytes() for path in files if path.name != "lock"}
-
-
-@contextmanager
-def small_files(num_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond so many bytes: the write fails midway, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
-def test_a_disk_that_fills_up_changes_nothing(home: Path) -> None:
-    before, straight = in_use(home), Learner.load(home).predict_proba(PROBE)
-    with small_files(20_000), pytest.raises(OSError, match="File too large") as caught:
-        update(home)
-    assert caught.value.errno == errno.EFBIG
-    after = in_use(home)
-    assert {name: after.get(name) for name in before} == before
-    assert torch.equal(Learner.load(home).predict_proba(PROBE), straight)
 
 
 def test_at_whatever_write_the_disk_is_full_the_update_goes_on_later(

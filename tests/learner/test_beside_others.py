@@ -1,10 +1,11 @@
 """Several processes at one learner: creating, reading beside changes, and the lock."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -24,47 +25,26 @@ from support.tiny_streams import SIZE, class_names, labelled, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
-CREATOR = """
-import sys
-from pathlib import Path
-from grace.settings.experiment import ExperimentSettings
-from grace.learner.document import Creation
-from grace.learner.store import ModelStore
-from grace.base.errors import GraceError
-settings = ExperimentSettings(description=sys.argv[1])
-creation = Creation.of(settings, (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
-print("ready", flush=True)
-for line in sys.stdin:
-    try:
-        ModelStore.create(Path(line.strip()), creation)
-        print("created", flush=True)
-    except GraceError as error:
-        print("refused", error, flush=True)
-"""
+
+def creation(name: str = "") -> Creation:
+    settings = ExperimentSettings(description=name)
+    return Creation.of(settings, (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
 
 
-def test_of_two_processes_one_creates_a_learner(tmp_path: Path) -> None:
+def test_of_two_that_create_a_learner_one_succeeds(tmp_path: Path) -> None:
     """Both would succeed in one of ten trials, and one's settings would lie over the other's."""
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", CREATOR, name], stdin=-1, stdout=-1, text=True, bufsize=1
-        )
-        for name in ("one", "two")
-    ]
-    try:
-        assert [process.stdout.readline() for process in both] == ["ready\n"] * 2
-        for trial in range(60):
-            path = tmp_path / str(trial)
-            for process in both:
-                process.stdin.write(f"{path}\n")
-            told = [process.stdout.readline() for process in both]
-            assert sorted(line.split()[0] for line in told) == ["created", "refused"], told
-            winner = ("one", "two")[told.index("created\n")]
-            assert ModelStore.open(path).creation.settings.description == winner
-    finally:
-        for process in both:
-            process.kill()
-            process.communicate()
+    for trial in range(40):
+        path, together = tmp_path / str(trial), Barrier(2)
+
+        def create(name: str, path: Path = path, together: Barrier = together) -> str:
+            together.wait()
+            with suppress(GraceError):
+                return ModelStore.create(path, creation(name)).creation.settings.description
+            return ""
+
+        with ThreadPoolExecutor() as pool:
+            (winner,) = filter(None, pool.map(create, ("one", "two")))
+        assert ModelStore.open(path).creation.settings.description == winner
 
 
 def test_a_learner_that_was_replaced_is_not_changed(tmp_path: Path) -> None:
@@ -84,12 +64,11 @@ def test_a_learner_that_was_replaced_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_creation_waits_for_nobody(tmp_path: Path) -> None:
-    creation = Creation.of(ExperimentSettings(), (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
     (tmp_path / "model").mkdir()
     with exclusive(tmp_path / "model" / "lock", "it"), pytest.raises(BusyError):
-        ModelStore.create(tmp_path / "model", creation)
+        ModelStore.create(tmp_path / "model", creation())
     # What an interrupted creation leaves is taken over.
-    assert ModelStore.create(tmp_path / "model", creation).numbers() == []
+    assert ModelStore.create(tmp_path / "model", creation()).numbers() == []
 
 
 @pytest.fixture(scope="module")

@@ -150,16 +150,6 @@ def test_without_room_it_compresses_and_the_threshold_decays(tmp_path: Path) -> 
     assert teach(again, {4: 12}).outcome.threshold == pytest.approx(0.025)
 
 
-def test_with_room_for_two_it_grows_once() -> None:
-    for chosen in ({"threshold": 0.0}, {"threshold": 1.0, "expand_at": (2, 3)}):
-        made = create(grows(**chosen), max_mb=0.7, validation=2)
-        updates = [teach(made, {0: 12, 1: 12}), *(teach(made, {i: 12}) for i in (2, 3))]
-        verdicts = [update.outcome.verdict for update in updates]
-        assert verdicts == ["start", "grow", "compress (budget)"]
-        assert [update.num_backbones for update in updates] == [(0, 1), (1, 2), (2, 2)]
-        assert None not in (updates[2].accuracy.teacher, updates[2].accuracy.student)
-
-
 def test_der_is_refused_where_it_cannot_grow(tmp_path: Path) -> None:
     made = create(VARIANTS["der"], tmp_path / "home", max_mb=0.4)
     teach(made, {0: 6, 1: 6})
@@ -189,21 +179,6 @@ def test_exemplars_take_what_is_left(tmp_path: Path) -> None:
     teach(made, {2: 30})
     assert 0 < len(made.method.memory.of_class(0)) < per_class
     assert pictures_of(made, 0) == first[: len(pictures_of(made, 0))]
-
-
-@pytest.mark.parametrize(
-    ("memory", "expected"),
-    [
-        ({"size": 7}, 3),
-        ({"size": 0, "per_class": 4}, 4),
-        ({"size": None, "per_class": 5}, 5),
-        ({"size": 0}, 0),
-    ],
-)
-def test_a_smaller_memory_stays_as_it_is_set(memory: dict[str, Any], expected: int) -> None:
-    made = create(REPLAY, **memory, max_mb=5.0)
-    teach(made, {0: 9, 1: 9})
-    assert [len(made.method.memory.of_class(index)) for index in (0, 1)] == [expected] * 2
 
 
 def test_a_fixed_number_per_class_is_refused_where_not_one_fits() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grace.base.errors import DamagedError
 from grace.data.images import TensorImages
-from grace.data.memory import AsStored, decode_stored
+from grace.data.memory import decode_stored
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.replay import Replay
@@ -79,22 +79,6 @@ def test_bits_are_those_of_a_learner_that_stayed(tmp_path: Path) -> None:
     left = b"".join(path.read_bytes() for path in (tmp_path / "m").rglob("*") if path.is_file())
     assert not any(file in left for file in first[1])
     assert kept(Learner.load(tmp_path / "m")).keys() == {0}
-
-
-def test_herding_sees_images_as_they_will_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    gather = AsStored.gather
-
-    def noted(self: AsStored, indices: Tensor) -> Tensor:
-        seen.append(len(indices))
-        return gather(self, indices)
-
-    monkeypatch.setattr(AsStored, "gather", noted)
-    create(None, validation=0).update(*stream(0, 1))
-    assert sum(seen) == 24
-    seen.clear()
-    create(None, validation=0, quality=100).update(*stream(0, 1))
-    assert not seen
 
 
 def test_what_was_learnt_is_not_held_out_later() -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,9 @@ class TestDamaged:
         kept = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
         assert not any(image.numpy().tobytes() in d for image in pictures(1, 8) for d in kept)
         spoil(version(home, 5), how)
+        # The number of one that is gone is not given again.
         assert (store.prune(keep=4), store.numbers()) == ([5], [1, 3, 4])
+        assert store.next_number() == 6
 
     def test_the_version_in_use_still_counts(self, home: Path, how: str) -> None:
         spoil(version(home, 4), how)
@@ -192,15 +193,6 @@ class TestHistory:
         assert [len(row.class_names) for row in rows] == [2, 3, 4, 5, 3, 4]
         assert rows[4].change.digest == rows[1].change.digest
 
-    def test_a_version_of_a_killed_process_is_listed_and_then_noted(self, home: Path) -> None:
-        store, path = ModelStore.open(home), home / "history.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True)
-        path.write_bytes(b"".join(lines[:-1]))
-        assert [change.version for change in store.history()] == [1, 2, 3, 4]
-        with store.changing():
-            pass
-        assert path.read_bytes() == b"".join(lines)
-
     def test_it_stays_bounded(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("grace.learner.history.MAX_BYTES", 4000)
         made = Learner.load(home)
@@ -239,26 +231,6 @@ class TestHistory:
 
 
 class TestNumbers:
-    """A number is given once: the history would else tell of two versions of one number."""
-
-    @pytest.mark.parametrize(
-        "remove",
-        [
-            lambda home: call("prune", home, "--keep", "0"),
-            lambda home: (spoil(version(home, 4), "cut"), Learner.load(home).forget("class 1")),
-        ],
-        ids=["pruned", "damaged"],
-    )
-    def test_one_that_is_gone_is_not_given_again(
-        self, home: Path, remove: Callable[[Path], object]
-    ) -> None:
-        Learner.load(home).rollback(3)
-        remove(home)
-        assert 4 not in ModelStore.open(home).numbers()
-        made = Learner.load(home)
-        teach(made, 5)
-        assert made.version == 5
-
     def test_an_interrupted_update_goes_on_after_the_newest_version_was_pruned(
         self, home: Path
     ) -> None:
@@ -298,23 +270,6 @@ def test_what_a_finished_update_left_is_removed(home: Path) -> None:
         # That it is done is still known: learning it --again would be one update more.
         assert store.has_saved(begun["digest"])
         assert not store.has_saved("0" * 64)
-
-
-def test_every_version_is_a_row(saved: Path) -> None:
-    store = ModelStore.open(saved)
-    rows = ledger(store.history(), store.numbers(), store.current())
-    told = [(r.change.version, r.change.parent, r.change.status, len(r.class_names)) for r in rows]
-    assert told[2:] == [(3, 2, "accepted", 4), (4, 3, "rejected", 5), (5, 3, "accepted", 5)]
-    updates = [row.update for row in rows]
-    verdicts = ["start", "compress", "grow", "compress", "compress"]
-    assert [update.outcome.verdict for update in updates] == verdicts
-    # A ResNet-8 has 74,640 parameters, its head 65 of each class; that of two 129.
-    counts = [0, 74_640 + 130, 74_640 + 195, 149_280 + 516, 149_280 + 645]
-    expected = [(counts[i], counts[j]) for i, j in [(0, 1), (1, 2), (2, 3), (3, 4), (3, 4)]]
-    assert [own.num_parameters for own in updates] == expected
-    # Three of each of four classes.
-    assert updates[3].accuracy.num_old == 12
-    assert updates[3].accuracy.drop > 5
 
 
 def test_the_seconds_of_interrupted_processes_count() -> None:

@@ -1,9 +1,7 @@
 """Learners that come back: bit for bit what they were, and they go on as if they had never left."""
 
-import json
-import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,6 @@ METHODS: Mapping[str, BaseMethodSettings] = {
     # It compresses, grows, and compresses beside a fixed backbone.
     "grace": Grace.Settings(base=recipe(2), grow=recipe(), compress=recipe(), expand_at=(3,)),
     "foster": Foster.Settings(base=recipe(2), boost=recipe(), compress=recipe()),
-    "memo": Memo.Settings(base=recipe(2), grow=recipe()),
     "memo-frozen": Memo.Settings(base=recipe(2), grow=recipe(), train_base=False),
     "ewc": EWC.Settings(base=recipe(2), update=recipe()),
     "joint": Joint.Settings(base=recipe()),
@@ -178,22 +175,6 @@ def test_versions_share_what_did_not_change(straight: Straight) -> None:
         assert document.history[-1].num_bytes == found - len(document.dump())
 
 
-def test_a_method_keeps_its_own_tensors(straight: Straight) -> None:
-    homes = {name: made.home for name, (made, _) in straight.items()}
-    assert set(homes["ewc"].document(2).parts) == {"backbone.0", "head", "importance"}
-    branches = {"backbone.0", "backbone.1"}
-    memo = {"trunk", *branches, "head", "class_means"}
-    assert set(homes["memo"].document(2).parts) == memo
-    teacher = {f"teacher.{name}" for name in (*branches, "head")}
-    foster = {"backbone.0", "head", "class_means", *teacher}
-    assert set(homes["foster"].document(2).parts) == foster
-    # A trunk that is frozen is stored once.
-    trunks = [
-        {d.parts["trunk"] for d in homes[name].documents()} for name in METHODS if "memo" in name
-    ]
-    assert list(map(len, trunks)) == [4, 1]
-
-
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_every_version_says_what_it_said_and_goes_on(
     version: int, grace_home: tuple[Path, list[Tensor]]
@@ -264,34 +245,14 @@ def test_a_home_must_be_new(straight: Straight, tmp_path: Path) -> None:
         create("grace").rollback(1)
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-def test_a_file_cannot_ask_for_more_than_there_is(
-    threads: None, grace_home: tuple[Path, list[Tensor]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, said = grace_home
+def test_a_file_cannot_ask_for_more_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     wishes = {"threads": 4096, "eval_batch_size": 10**9, "device": "cuda", "precision": "float16"}
-    path = home / "versions" / "0004.json"
-    raw = json.loads(path.read_text())
-    raw["settings"]["engine"] |= wishes
-    path.write_text(json.dumps(raw))
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    learner = Learner.load(home)
-    engine = learner.settings.engine
-    assert (engine.threads, engine.eval_batch_size, engine.device) == (2, 512, "auto")
-    assert (engine.precision, torch.get_num_threads()) == ("float32", 2)
-    torch.testing.assert_close(learner.predict_proba(PROBE), said[3])
-    # What is given comes first.
-    given = EngineSettings(device="cpu", compile=False, threads=1, eval_batch_size=5)
-    learner = Learner.load(home, engine=given)
-    assert learner.settings.engine == given
-    torch.testing.assert_close(learner.predict_proba(PROBE), said[3])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    saved = ModelStore.open(home).settings()
-    assert carried_out_here(saved, None).engine.precision == "float16"
+    saved = ExperimentSettings(engine=EngineSettings(**wishes))
+    for has_cuda, expected in ((False, ("auto", "float32")), (True, ("cuda", "float16"))):
+        monkeypatch.setattr("torch.cuda.is_available", lambda found=has_cuda: found)
+        here = carried_out_here(saved, None).engine
+        assert (here.device, here.precision) == expected
+        assert (here.threads, here.eval_batch_size) == (2, 512)
+        # What is given comes first.
+        assert carried_out_here(saved, saved.engine) == saved
