@@ -64,15 +64,6 @@ def test_cifar_augmentation_equals_the_torchvision_pipeline() -> None:
         assert (result - expected).abs().max() < 1 / 255 / min(STD) + 1e-5
 
 
-def test_no_augmentation_is_the_test_transform() -> None:
-    images = random_images(5)
-    augmentation = build_augmentation("none", MEAN, STD, 32)
-    assert augmentation.num_draws == 0
-    expected = torch.stack([tv.normalize(image / 255, MEAN, STD) for image in images])
-    assert torch.allclose(augmentation.normalise(images), expected, atol=1e-5)
-    assert torch.allclose(augmentation.apply(images, draws(5, 0)), expected, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "name", ["none", "shift", "cifar", "imagenet", "autoaugment", "randaugment"]
 )

@@ -13,12 +13,20 @@ from grace.data.augmentation import (
     build_operations,
     cifar10_policy,
 )
-from grace.data.image_changes import CHANGES
+from grace.data.image_changes import CHANGES, change_images, is_signed, magnitude_bins
 
 POLICY = reference.AutoAugment(reference.AutoAugmentPolicy.CIFAR10)._get_policies(
     reference.AutoAugmentPolicy.CIFAR10
 )
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+
+
+NAMES = (
+    "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast",
+    "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert",
+)  # fmt: skip
+"""Torchvision's."""
+SIZES = [(32, 32), (8, 8), (28, 40), (64, 64)]
 
 
 def ours(name: str) -> str:
@@ -61,6 +69,96 @@ def autoaugmented(image: Tensor, row: list[float]) -> Tensor:
             sign = -1 if signed and row[3 + place] < 0.5 else 1
             image = apply_theirs(image, name, sign * magnitude, 128)
     return image
+
+
+def odd_pictures(channels: int, height: int, width: int) -> Tensor:
+    """Noise, smooth waves, dull waves with a sharp edge, few levels, and one level only."""
+    source = torch.Generator().manual_seed(height + width)
+    noise = torch.randint(0, 256, (3, channels, height, width), generator=source)
+    phase = torch.rand(4, channels, 3, generator=source) * 6
+    y, x = torch.linspace(0, 3, height)[:, None], torch.linspace(0, 4, width)
+    waves = torch.stack(
+        [
+            (x * (1 + c) + p[0]).sin() + (y + p[1]).cos() * (x - y + p[2]).sin()
+            for image in phase
+            for c, p in enumerate(image)
+        ]
+    )
+    smooth = (127.5 + 60 * waves).clamp(0, 255).view(4, channels, height, width)
+    smooth[2:] = smooth[2:] / 3 + 60
+    smooth[2:, :, height // 3 :, : width // 2] += 70
+    few = torch.randint(0, 4, (1, channels, height, width), generator=source) * 60
+    flat = torch.full((1, channels, height, width), 93)
+    return torch.cat([noise, smooth.long(), few, flat]).to(torch.uint8)
+
+
+def cases() -> list[tuple[str, int, int]]:
+    """Every operation with every bin and sign; bin 0 where it has none."""
+    found = []
+    for name in NAMES:
+        bins = range(10) if ours(name) in magnitude_bins(10, 32, 32) else (0,)
+        signs = (1, -1) if is_signed(ours(name)) else (1,)
+        found += [(name, place, sign) for place in bins for sign in signs]
+    return found
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_changes_equal_torchvisions(size: tuple[int, int], channels: int) -> None:
+    images = odd_pictures(channels, *size)
+    before = images.clone()
+    for name, place, sign in cases():
+        bins = magnitude_bins(10, *size).get(ours(name), (0.0,))
+        magnitude = sign * bins[place if len(bins) > 1 else 0]
+        found = CHANGES[ours(name)](images, [magnitude] * len(images), 128)
+        expected = torch.stack([apply_theirs(x, name, magnitude, 128) for x in images])
+        where = f"{name} bin {place} sign {sign}"
+        assert found.dtype == torch.uint8, where
+        assert torch.equal(found, expected), where
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("bins", [10, 31])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_magnitudes_equal_torchvisions(bins: int, size: tuple[int, int]) -> None:
+    spaces = [
+        reference.AutoAugment()._augmentation_space(bins, size),
+        reference.RandAugment()._augmentation_space(bins, size),
+    ]
+    found = magnitude_bins(bins, *size)
+    for space in spaces:
+        for name, (magnitudes, signed) in space.items():
+            if name == "Identity":
+                continue
+            assert is_signed(ours(name)) == signed
+            assert (
+                list(found.get(ours(name), []))
+                == magnitudes.flatten()[: bins * (magnitudes.ndim > 0)].tolist()
+            )
+    assert set(map(ours, NAMES)) == set(CHANGES)
+
+
+def test_images_get_their_own_change_and_none_leaves_them() -> None:
+    images = odd_pictures(3, 32, 32)
+    changes = [
+        ("rotate", 10.0),
+        None,
+        ("invert", 0.0),
+        ("rotate", -20.0),
+        ("posterize", 5.0),
+        ("invert", 0.0),
+        ("solarize", 100.0),
+        ("posterize", 4.0),
+        None,
+    ]
+    found = change_images(images, changes, 7)
+    by_ours = {ours(name): name for name in NAMES}
+    for image, change, result in zip(images, changes, found, strict=True):
+        expected = image
+        if change is not None:
+            expected = apply_theirs(image, by_ours[change[0]], change[1], 7)
+        assert torch.equal(result, expected)
+    assert torch.equal(change_images(images, [None] * 9, 7), images)
 
 
 def differing(found: Tensor, expected: Tensor) -> float:

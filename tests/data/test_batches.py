@@ -69,28 +69,6 @@ def test_the_batch_size_does_not_change_what_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("held", ["memory", "files"])
-def test_rows_that_processes_take_are_those_of_the_whole(tmp_path: Path, held: str) -> None:
-    """23 images in batches of 5: rows 2 and 3 of five, of the last three all or the first again."""
-    data = made(23)
-    data = in_files(data, tmp_path, 8) if held == "files" else data
-    augmentation = build_augmentation("cifar", MEAN, STD, 8)
-
-    def batches(rows: WantedRows | None) -> list[tuple[Tensor, Tensor]]:
-        return list(epoch_batches(data, 5, seeded(1), augmentation, seeded(2), rows=rows))
-
-    whole = batches(None)
-    first = batches(lambda size: slice(2 if size == 5 else 3))
-    second = batches(lambda size: slice(2, 5) if size == 5 else slice(1))
-    assert [len(labels) for _, labels in first] == [2, 2, 2, 2, 3]
-    assert [len(labels) for _, labels in second] == [3, 3, 3, 3, 1]
-    for (images, labels), *parts in zip(whole[:4], first, second, strict=False):
-        assert torch.equal(torch.cat([part[0] for part in parts]), images)
-        assert torch.equal(torch.cat([part[1] for part in parts]), labels)
-    assert torch.equal(first[4][0], whole[4][0])
-    assert torch.equal(second[4][0], whole[4][0][:1])
-
-
-@pytest.mark.parametrize("held", ["memory", "files"])
 @pytest.mark.parametrize("name", ["cifar", "autoaugment"])
 def test_views_of_an_image_follow_each_other(tmp_path: Path, held: str, name: str) -> None:
     """11 images in batches of 5 images, three views of each."""
@@ -108,23 +86,6 @@ def test_views_of_an_image_follow_each_other(tmp_path: Path, held: str, name: st
         expected = augmentation.apply(made(11).images.gather(order), drawn[view::3])
         assert torch.equal(images[view::3], expected)
     assert not torch.equal(images[0::3], images[1::3])
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 11])
-def test_the_batch_size_does_not_change_what_views_draw(batch_size: int) -> None:
-    augmentation = build_augmentation("cifar", MEAN, STD, 8)
-    found, expected = (
-        torch.cat(
-            [
-                images
-                for images, _ in epoch_batches(
-                    made(11), size, seeded(1), augmentation, seeded(2), views=2
-                )
-            ]
-        )
-        for size in (batch_size, 3)
-    )
-    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("held", ["memory", "files"])
@@ -200,13 +161,6 @@ def test_augmented_batches_keep_the_order() -> None:
     expected = augmentation.apply(data.images.gather(torch.arange(11)), drawn)
     assert torch.equal(torch.cat([images for images, _ in batches]), expected)
     assert all(images.is_contiguous(memory_format=torch.channels_last) for images, _ in batches)
-
-
-def test_images_in_files_give_the_same_batches(tmp_path: Path) -> None:
-    data = made(13)
-    files = in_files(data, tmp_path, 8)
-    for found, expected in zip(epoch(files, 4), epoch(data, 4), strict=True):
-        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("in_front", [True, False])

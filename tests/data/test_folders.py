@@ -9,9 +9,8 @@ import torch
 from PIL import Image
 from torchvision.transforms import CenterCrop, Resize
 
-from grace.data.file_images import FileImages
 from grace.data.folders import imagenet100_classes
-from grace.data.images import Dataset, TensorImages
+from grace.data.images import Dataset
 from grace.data.sources import load_dataset
 from grace.settings.experiment import DataSettings
 
@@ -72,14 +71,6 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     for number, name in enumerate(["train", "tram"]):
         fill(tmp_path / name, 4, seed=number)
     assert list(load(tmp_path).class_names) == ["train", "tram"]
-
-
-def test_classes_and_limits(splits: Path) -> None:
-    dataset = load(splits, classes=("cat", "ant"), max_train_per_class=3, max_test_per_class=1)
-    assert list(dataset.class_names) == ["ant", "cat"]
-    assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert dataset.test.labels.tolist() == [0, 1]
-    assert list(load(splits, max_classes=2).class_names) == ["ant", "bee"]
 
 
 def test_sizes_are_brought_together_on_request(splits: Path) -> None:
@@ -166,19 +157,6 @@ def test_files_of_one_length_are_no_copies(splits: Path) -> None:
     for path in paths:
         path.write_bytes(path.read_bytes().ljust(longest, b"\0"))
     assert load(splits, streaming=True, image_size=8).notes == []
-
-
-def test_streamed_images_are_those_held_in_memory(splits: Path) -> None:
-    held, streamed = load(splits, image_size=8), load(splits, image_size=8, streaming=True)
-    assert isinstance(held.train.images, TensorImages)
-    assert isinstance(streamed.train.images, FileImages)
-    everything = torch.arange(12)
-    assert torch.equal(streamed.train.images.gather(everything), held.train.images.pixels)
-    assert streamed.train.images.shape == (3, 8, 8)
-    assert streamed.train.images.num_bytes == held.train.images.num_bytes == 12 * 192
-    part = streamed.train.subset(torch.tensor([5, 1]))
-    assert part.labels.tolist() == [1, 0]
-    assert torch.equal(part.images.gather(torch.arange(2)), held.train.images.pixels[[5, 1]])
 
 
 def test_streamed_images_for_random_crops_are_tested_on_a_wider_resize(tmp_path: Path) -> None:

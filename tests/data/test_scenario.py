@@ -3,11 +3,9 @@ those of docs/protocols.md#class-order and docs/protocols.md#tasks."""
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grace.data.images import Dataset, LabelledImages, TensorImages
-from grace.data.scenario import Scenario, Task, class_order, task_sizes
+from grace.data.scenario import Scenario, class_order, task_sizes
 from grace.settings.experiment import ScenarioSettings
 
 
@@ -37,11 +35,6 @@ def test_class_order_of_ten_and_a_thousand_classes() -> None:
     assert class_order(1000, 1993)[:5] == [54, 7, 894, 512, 126]
 
 
-@given(st.integers(1, 200), st.integers(0, 2**32 - 1))
-def test_class_order_is_a_bijection(num_classes: int, seed: int) -> None:
-    assert sorted(class_order(num_classes, seed)) == list(range(num_classes))
-
-
 @pytest.mark.parametrize(
     ("base", "increment", "num_tasks"), [(0, 5, 20), (0, 10, 10), (50, 2, 26), (50, 10, 6)]
 )
@@ -54,17 +47,6 @@ def test_the_four_protocols(base: int, increment: int, num_tasks: int) -> None:
 def test_the_remainder_is_the_last_task() -> None:
     assert (task_sizes(10, 0, 3), task_sizes(10, 4, 4)) == ([3, 3, 3, 1], [4, 4, 2])
     assert task_sizes(10, 10, 5) == [10]
-
-
-@given(st.integers(2, 300), st.integers(0, 300), st.integers(1, 300))
-def test_task_sizes_sum_to_the_classes(num_classes: int, base: int, increment: int) -> None:
-    if (base or increment) > num_classes:
-        with pytest.raises(ValueError, match="exceeds"):
-            task_sizes(num_classes, base, increment)
-    else:
-        sizes = task_sizes(num_classes, base, increment)
-        assert sum(sizes) == num_classes
-        assert min(sizes) >= 1
 
 
 def test_tasks_hold_only_their_images_class_by_class_in_dataset_order() -> None:
@@ -90,15 +72,6 @@ def test_test_images_are_those_of_all_seen_classes() -> None:
     assert levels(scenario.test_images(1)) == [2, 0]
     assert levels(scenario.test_images(2)) == [2, 0, 1, 3]
     assert scenario.test_images(2).labels.tolist() == [0, 1, 2, 2]
-
-
-def test_a_task_can_be_made_without_a_scenario_and_hold_known_classes() -> None:
-    task = Task(
-        number=2,
-        data=numbered([0, 3, 3, 1]),
-        new_classes=range(3, 4),
-    )
-    assert (task.num_new_classes, task.present_classes) == (1, [0, 1, 3])
 
 
 @pytest.mark.parametrize("order", [(0, 1, 1), (0, 1, 2, 3)])

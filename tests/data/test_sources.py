@@ -53,18 +53,6 @@ def test_digits_are_split_by_class(digits: Dataset) -> None:
     assert (tested + torch.bincount(digits.train.labels)).tolist() == counts.tolist()
 
 
-def test_digits_constants_are_those_of_the_training_pixels(digits: Dataset) -> None:
-    levels = all_pixels(digits.train).double().numpy() / 255
-    assert digits.mean == (pytest.approx(levels.mean()),)
-    assert digits.std == (pytest.approx(levels.std()),)
-
-
-def test_the_split_is_fixed_by_its_seed(digits: Dataset) -> None:
-    again, other = (load_dataset(DataSettings(split_seed=seed)) for seed in (0, 1))
-    assert torch.equal(all_pixels(again.test), all_pixels(digits.test))
-    assert not torch.equal(all_pixels(other.test), all_pixels(digits.test))
-
-
 def test_digits_can_be_chosen_limited_coloured_and_resized() -> None:
     dataset = load_dataset(
         DataSettings(

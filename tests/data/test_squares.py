@@ -11,7 +11,6 @@ from grace.data.decoders import read_pixels
 from grace.data.decoding import GREY, Reading, squared
 from grace.data.file_images import FileImages
 from grace.data.folders import load_folder, load_update
-from grace.runs.provenance import fingerprints
 from grace.settings.experiment import Fit
 from grace.settings.load import load_experiment
 
@@ -103,11 +102,3 @@ def test_the_digest_of_streamed_images_knows_the_rule(wide: Path) -> None:
     crop = FileImages(paths, Reading(3, 8, shorter=8))
     assert crop.digest() != FileImages(paths, Reading(3, 8, shorter=8, fit="letterbox")).digest()
     assert crop.digest() == FileImages(paths, Reading(3, 8, shorter=8, fit="crop")).digest()
-
-
-def test_it_is_part_of_the_protocol_unless_it_is_the_default() -> None:
-    def protocol(*overrides: str) -> str:
-        settings = load_experiment("folder", ["data.image_size=8", *overrides])
-        return fingerprints(settings, "data", {})["protocol"]
-
-    assert protocol() == protocol("data.fit=crop") != protocol("data.fit=letterbox")

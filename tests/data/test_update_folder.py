@@ -118,23 +118,6 @@ def test_odd_images_give_the_pixels_a_person_sees(tmp_path: Path, name: str) -> 
     assert pixels[0].permute(1, 2, 0).tolist() == [[list(p) for p in line] for line in expected]
 
 
-def test_names_of_any_script_and_length(tmp_path: Path) -> None:
-    names = [
-        "画" * 66 + "ab",
-        "naïve café",
-        " padded ",
-        "\U0001f41d",
-        "CON",
-        "a'b\"c\\",
-        "-rf",
-        "%s{}",
-    ]
-    assert len(names[0].encode()) == 200
-    for seed, name in enumerate(names):
-        fill(tmp_path / name, 1, seed=seed)
-    assert load(tmp_path).labels == sorted(names)
-
-
 def test_a_name_is_composed(tmp_path: Path) -> None:
     composed, decomposed = "café", unicodedata.normalize("NFD", "café")
     assert len(decomposed.encode()) == 6  # e and an accent
@@ -168,12 +151,3 @@ def test_a_test_image_that_is_a_training_image(images: Path) -> None:
         copied(path, images / "test" / "ant" / f"x{path.name}")
     lost = r"classes without usable training images \(1\): 'bee'"
     refused(lost, lambda: load(images, skip_duplicates=True))
-
-
-def test_test_images_that_are_all_shared(images: Path) -> None:
-    for path in list((images / "test" / "ant").iterdir()):
-        copied(path, images / "test" / "bee" / path.name)
-    found = load(images, skip_duplicates=True)
-    assert found.test_images is None
-    assert list(found.test_labels) == []
-    assert len(found.labels) == 6

@@ -13,19 +13,18 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import ExifTags, Image, features
+from PIL import Image, features
 
 from grace.base.errors import GraceError
 from grace.data import decoders
 from grace.data.decoders import look_at_all, read_pixels
 from grace.data.decoding import MAX_PIXELS, Reading, decode, naming
-from grace.data.folder_tree import class_name, images_below, scan, twins
+from grace.data.folder_tree import images_below, scan
 from grace.data.folders import load_update
 from grace.data.sources import load_dataset
 from grace.settings.experiment import DataSettings
-from support.odd_images import animated, bomb, encoded, noise, put
+from support.odd_images import bomb, encoded, noise, put
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 
@@ -63,24 +62,6 @@ def test_odd_modes_and_sizes(tmp_path: Path, mode: str, size: tuple[int, int]) -
     kind = "PNG" if mode in ("1", "L", "P", "LA", "I;16", "RGBA", "RGB") else "TIFF"
     path = put(tmp_path / "a.png", encoded(Image.new(mode, size), kind))
     assert outcome(path) == ("refused" if mode == "F" else "read")
-
-
-def test_sixteen_bits_are_rounded_to_the_nearest_level() -> None:
-    levels = np.arange(65536)
-    exact = (levels.astype(np.float64) / 257).round().astype(np.uint8)
-    assert np.array_equal((levels.astype(np.int32) + 128) // 257, exact)
-
-
-@pytest.mark.parametrize("how", [{"quality": 90}, {"lossless": True}])
-def test_webp_images_are_turned_upright(tmp_path: Path, how: dict[str, object]) -> None:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = 6
-    image = noise(3, (50, 40))
-    path = put(tmp_path / "a.webp", encoded(image, "WEBP", exif=exif, **how))
-    assert read_pixels(path, Reading(3)).shape == (50, 40, 3)
-    assert outcome(put(tmp_path / "d.webp", path.read_bytes()[:-300])) == "refused"
-    moving = put(tmp_path / "c.webp", animated(image, noise(5, (50, 40)), "WEBP"))
-    assert np.array_equal(read_pixels(moving, Reading(3)), np.asarray(image))
 
 
 @pytest.mark.parametrize("brand", ["avif", "heic", "mif1"])
@@ -283,26 +264,6 @@ def test_folders_of_any_depth(tmp_path: Path) -> None:
     finally:
         os.chdir(start)
         subprocess.run(["rm", "-rf", str(tmp_path / "ant")], check=True)
-
-
-@pytest.mark.parametrize(
-    "name", ["می\u200cخواهم", "क्\u200dष", "東京\u3000駅", "café\u00a0noir", "👩\u200d🚀"]
-)
-def test_names_that_languages_need(name: str) -> None:
-    """They were refused, as if they had control characters."""
-    assert class_name(name) == name
-
-
-@pytest.mark.parametrize(
-    "name", ["a\u200db", "\u202eabc", "ab\u2066", "\u200c", "\u3000", "a\ud800"]
-)
-def test_names_that_hide_something(name: str) -> None:
-    with pytest.raises(GraceError):
-        class_name(name)
-
-
-def test_names_that_look_alike_are_twins() -> None:
-    assert twins(["é\u200d", "é", "a b", "a\u00a0b"]) == [("é\u200d", "é"), ("a b", "a\u00a0b")]
 
 
 def archive(*members: tarfile.TarInfo) -> bytes:

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from grace.data.decoding import Reading
-from grace.data.findings import examine
-from grace.data.folder_tree import scan
 from support.commands import call
 from support.learn_calls import FINETUNE, learn, refused
 from support.picture_folders import folder, picture
@@ -29,18 +26,6 @@ def images(tmp_path: Path) -> Path:
     for path in (root / "bee").iterdir():
         path.rename(path.with_name(f"{ODD}{path.name}"))
     return root
-
-
-def test_folders_are_scanned(images: Path) -> None:
-    found = list(scan(images).files(is_test=False))
-    assert len(found) == 12
-    assert sum(os.fsencode(file.path.name).startswith(b"\xff\xfe") for file in found) == 6
-
-
-def test_the_doctor_names_them(images: Path) -> None:
-    (images / "bee" / f"broken{ODD}.png").write_bytes(b"x")
-    (found,) = [own for own in examine(images, Reading()).findings if own.severity == "error"]
-    assert list(found.where) == [r"'bee/broken\udcff\udcfe.png' (its content is not an image)"]
 
 
 def test_class_names_must_be_text(images: Path, tmp_path: Path) -> None:

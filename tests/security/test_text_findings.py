@@ -10,8 +10,6 @@ import torch
 
 import grace.cli
 from grace.base.errors import GraceError, GraceWarning
-from grace.base.words import printable, spreadsheet
-from grace.data.folder_tree import class_name
 from grace.engine.device import Device
 from grace.engine.journal import Journal
 from grace.engine.launch import Launch
@@ -20,9 +18,6 @@ from grace.runs.record import read_record
 from grace.runs.run import run as run_experiment
 from grace.settings.experiment import DataSettings, EngineSettings, ScenarioSettings
 from grace.settings.load import load_experiment
-from grace.studies.results import compared
-from grace.studies.study import compare
-from grace.studies.table import numbers_csv
 from support.commands import call
 from support.synthetic_records import MakeRecord
 from support.tiny_streams import dataset, recipe, settings
@@ -87,28 +82,6 @@ class TestTerminal:
         shown = result.output
         assert not any(mark in shown for mark in ("\x1b[31m", "\u202e", "\udcff"))
 
-    def test_people_read_every_language(self) -> None:
-        for text in ("می\u200cخواهم", "a\u3000b", "क्\u200dष", "naïve", "a\u00a0b"):
-            assert printable(text) == text
-        # Class names may have these; two of them were escaped.
-        for text in ("ភាសា\u200bខ្មែរ", "ᠮᠣᠩᠭᠣᠯ\u180eᠠ", "👩\u200d🚀", "日\u2060本"):
-            assert printable(class_name(text)) == text
-        assert printable("a\u200bb\u200d") == r"a\u200bb\u200d"
-        assert printable("a\x1b\u202e\n\x9b\u2066") == r"a\x1b\u202e\n\x9b\u2066"
-
-
-class TestPages:
-    def test_names_are_no_formulas(self, make_record: MakeRecord) -> None:
-        """Before, a spreadsheet ran an experiment's name; numbers stay exact."""
-        record = make_record("grace", 1)
-        rewritten(record.directory, experiment="=1+1")
-        row = numbers_csv(compared([read_record(record.directory)])).splitlines()[1]
-        assert row.startswith("'=1+1,'=1+1,grace,last,")
-        assert repr(record.last) in row
-        assert [spreadsheet(text) for text in ("a=", "-a", "\t=", "@", "+", "")] == [
-            "a=", "'-a", "'\t=", "'@", "'+", ""
-        ]  # fmt: skip
-
 
 class TestRecords:
     @pytest.mark.parametrize(
@@ -132,18 +105,6 @@ class TestRecords:
         path.write_text("\n".join([json.dumps(change(json.loads(first))), *rest, ""]))
         with pytest.raises(GraceError, match=says):
             read_record(path.parent)
-
-
-class TestNames:
-    @pytest.mark.parametrize("name", ["..", ".", "...", "a/b", "../x", ""])
-    def test_names_of_experiments_are_no_paths(self, name: str, tmp_path: Path) -> None:
-        """Before, '..' put the tables of a comparison into the working folder."""
-        path = tmp_path / "x.yaml"
-        path.write_text(f"name: '{name}'\n")
-        with pytest.raises(GraceError, match="name"):
-            load_experiment(str(path))
-        with pytest.raises(GraceError, match="name"):
-            compare(str(path), methods=["finetune"], seeds=[1])
 
 
 @pytest.mark.usefixtures("tiny_backbones")
