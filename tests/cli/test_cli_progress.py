@@ -3,7 +3,7 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import pytest
 from rich.console import Console
@@ -119,19 +119,11 @@ def test_an_update_that_goes_on_counts_what_it_trains_itself() -> None:
     for _ in range(2):  # Two phases that take turns count once.
         screen.epoch("compress", 4, 4, 3)
     assert screen.last_note.endswith("about 12.0 s left")
-    progress.phase_started("head", 5, 10)  # Not planned, as it takes no time.
-    screen.epoch("head", 1, 5, 0)
-    assert screen.last_note.endswith("about 12.0 s left")
-
-
-def test_a_phase_that_is_left_out_takes_no_time() -> None:
-    screen = Screen(every=0)
-    screen.progress.update_planned(PLAN)
-    screen.progress.phase_started("grow", 1, 10)
-    screen.epoch("grow", 1, 1, 12)
-    assert screen.last_note.endswith("about 12.0 s left")
-    screen.progress.phase_started("fuse", 1, 10)
-    assert screen.last_note.endswith("about 4.0 s left")
+    for name in ("head", "fuse"):  # Not planned, as it takes no time; the last one.
+        progress.phase_started(name, 5, 10)
+        assert screen.last_note.endswith("about 12.0 s left")
+    screen.epoch("fuse", 2, 4, 3)  # 25 passes took 15 s, and 10 are left.
+    assert screen.last_note.endswith("about 6.0 s left")
 
 
 def test_a_run_tells_the_time_left_without_its_first_task(make_record: MakeRecord) -> None:
@@ -159,48 +151,35 @@ def test_a_note_tells_of_a_planned_sweep() -> None:
     assert notes == "update: no new class\nupdate: features of 1500 images\n"
 
 
-def test_plain_lines_elsewhere(make_record: MakeRecord) -> None:
+def test_lines_elsewhere_and_a_bar_on_a_terminal(make_record: MakeRecord) -> None:
     tasks = make_record("grace", 1).tasks
-    seldom, often = Screen(), Screen(every=0)
-    for screen in (seldom, often):
+    seldom, often, bar = Screen(), Screen(every=0), Screen(is_terminal=True)
+    for screen in (seldom, often, bar):
         feed(screen.progress, tasks)
-        assert len(screen.rows) == 2 + 5
-        assert "\x1b" not in screen.table.getvalue() + screen.notes.getvalue()
+    assert len(seldom.rows) == 2 + 5
+    assert "\x1b" not in seldom.table.getvalue() + often.notes.getvalue()
     # Occasional: two lines per task, no line per epoch.
     assert len(seldom.notes.getvalue().splitlines()) == 10
     assert "grow epoch 2/3  classification 0.500  lr 0.1" in often.notes.getvalue()
     assert not any(line.endswith(" ") for line in often.notes.getvalue().splitlines())
+    assert "\x1b[" in bar.table.getvalue()
+    assert "task 5/5: saturation of 300 images" in bar.table.getvalue()
+    assert bar.notes.getvalue() == ""
+    assert all(f"{task.classifiers['linear'].all:.1f}" in bar.table.getvalue() for task in tasks)
 
 
-def test_a_bar_on_a_terminal(make_record: MakeRecord) -> None:
-    tasks, screen = make_record("grace", 1).tasks, Screen(is_terminal=True)
-    feed(screen.progress, tasks)
-    assert "\x1b[" in screen.table.getvalue()
-    assert "task 5/5: saturation of 300 images" in screen.table.getvalue()
-    assert screen.notes.getvalue() == ""
-    for task in tasks:
-        assert f"{task.classifiers['linear'].all:.1f}" in screen.table.getvalue()
-
-
-def test_rows_of_methods_that_decide_nothing(make_record: MakeRecord) -> None:
-    for record in (make_record("finetune"), make_record("joint", evaluated=[5])):
+def test_columns_of_the_table(make_record: MakeRecord) -> None:
+    def rows(**more: Any) -> list[list[str]]:
         screen = Screen()
-        feed(screen.progress, record.tasks)
-        rows = screen.rows[2:]
-        assert len(rows) == 5
-        assert all(row.split()[5] == "–" for row in rows)
-    assert rows[0].split()[1] == "–"
-    assert rows[4].split()[1] != "–"
+        feed(screen.progress, make_record(**more).tasks)
+        assert {len(row) for row in screen.rows} == {80}
+        return [row.split() for row in screen.rows[2:]]
 
-
-def test_a_verdict_under_the_ceiling_keeps_its_column(make_record: MakeRecord) -> None:
-    screen = Screen()
     verdicts = ["start", "grow", *["compress (budget)"] * 3]
-    feed(screen.progress, make_record("grace", verdicts=verdicts).tasks)
-    assert {len(row) for row in screen.rows} == {80}
-    place = screen.rows[1].index("verdict")
-    shown = [row[place - 1 : place + 7].strip() for row in screen.rows[2:]]
+    shown = [row[5] for row in rows(method="grace", verdicts=verdicts)]
     assert shown == ["start", "grow", "budget", "budget", "budget"]
+    assert [row[5] for row in rows(method="finetune")] == ["–"] * 5
+    assert [row[1] == "–" for row in rows(method="joint", evaluated=[5])] == [True] * 4 + [False]
 
 
 def test_summary_says_what_is_unknown(
