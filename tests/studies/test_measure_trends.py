@@ -25,17 +25,6 @@ def of_ranges(*ranges: tuple[float, ...]) -> Trend:
     return trend([value for own in ranges for value in own], [int(n) for n in starts[:-1]])
 
 
-def test_agreement_by_hand() -> None:
-    assert of_ranges(*ALIKE).agreement == pytest.approx(0.02495359, abs=5e-9)
-    # A longer range counts up to the shortest one's end.
-    longer = of_ranges(*ALIKE[:2], (*ALIKE[2], 9.0))
-    assert longer.agreement == of_ranges(*ALIKE).agreement
-    assert of_ranges(ALIKE[0]).agreement is None
-    assert of_ranges((-1.0,), (1.0,)).agreement is None
-    # Negative values, as of a sharpness, have a positive spread: 0.5/1.5.
-    assert of_ranges((-1.0,), (-2.0,)).agreement == pytest.approx(1 / 3)
-
-
 def test_spearman_by_hand() -> None:
     assert spearman(range(5), (0.3, 0.4, 0.35, 0.5, 0.6)) == pytest.approx(0.9)
     # Equal values share rank 1.5: ranks 1, 2, 3 against 1.5, 1.5, 3 correlate by 1.5/√3.
@@ -50,6 +39,13 @@ def test_rise_and_agreement_are_those_of_scipy_and_numpy() -> None:
     assert found.rise == pytest.approx(float(np.mean(rises)))
     shares = ranges.std(axis=0) / np.abs(ranges.mean(axis=0))
     assert found.agreement == pytest.approx(float(shares.mean()))
+    # A longer range counts up to the shortest one's end.
+    longer = [*map(tuple, ranges.tolist())]
+    assert of_ranges(*longer[:3], (*longer[3], 9.0)).agreement == found.agreement
+    assert of_ranges(ALIKE[0]).agreement is None
+    assert of_ranges((-1.0,), (1.0,)).agreement is None
+    # Negative values, as of a sharpness, have a positive spread: 0.5/1.5.
+    assert of_ranges((-1.0,), (-2.0,)).agreement == pytest.approx(1 / 3)
 
 
 def test_a_trend_over_a_stream() -> None:
