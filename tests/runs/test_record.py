@@ -52,46 +52,6 @@ def test_task_aware_numbers_by_hand(make_record: MakeRecord) -> None:
     assert read.last == lines[2]["classifiers"]["linear"]["all"]
 
 
-def test_records_without_task_aware_numbers_are_read(make_record: MakeRecord) -> None:
-    read = read_record(make_record("der", task_aware=False).directory)
-    assert read.last is not None
-    assert read.accuracies(task_aware=True) == [None] * 5
-
-
-def test_the_shortest_line_ever_written_is_read(make_record: MakeRecord) -> None:
-    """As the first version wrote it, with a key of a version to come."""
-    line = {
-        "task": 1,
-        "num_new": 2,
-        "num_seen": 2,
-        "classifiers": {
-            "linear": {"all": 87.5, "old": None, "new": 87.5, "per_task": [87.5]},
-        },
-        "primary": "linear",
-        "confusion": [[4, 0], [1, 3]],
-        "saturation": 0.75,
-        "threshold": 0.5,
-        "verdict": "grow",
-        "merge_weight": None,
-        "backbones": 1,
-        "parameters": {"backbones": 1000, "heads": 130, "total": 1130},
-        "bytes": {"weights": 4520, "exemplars": 640},
-        "num_exemplars": 10,
-        "phases": [{"name": "base", "epochs": 2, "images": 8, "seconds": 1.5, "losses": {}}],
-        "seconds": {"learn": 1.5, "evaluate": 0.5, "total": 2.0},
-        "key of a later version": [1],
-    }
-    path = make_record(task_sizes=(2,)).directory / "tasks.jsonl"
-    path.write_text(json.dumps(line) + "\n")
-    (task,) = read_record(path.parent).tasks
-    assert (task.accuracy.all, task.accuracy.old, task.accuracy.task_aware) == (87.5, None, None)
-    assert task.confusion == ((4, 0), (1, 3))
-    assert (task.reason, task.class_names_new) == ("", ())
-    assert (task.parameters.total, task.bytes.exemplars, task.seconds.total) == (1130, 640, 2.0)
-    (phase,) = task.phases
-    assert (phase.seconds, phase.earlier, phase.is_shared) == (1.5, 0.0, False)
-
-
 def test_running_and_failed_runs_are_readable(make_record: MakeRecord) -> None:
     running = read_record(make_record("der", done=0, status="running").directory)
     assert (running.info.status, running.tasks, running.complete) == ("running", (), False)

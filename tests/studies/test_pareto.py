@@ -1,6 +1,5 @@
 """The Pareto front: dominance, ties, spread."""
 
-import random
 from collections.abc import Mapping
 
 import pandas as pd
@@ -39,18 +38,6 @@ def test_dominance_and_ties_by_hand() -> None:
     assert points(x, y).to_dict() == {
         (2, 60): ["A", "F"], (3, 60.5): ["C"], (3, 61): ["B"], (5, 61): ["D"], (5, 62): ["E"]
     }  # fmt: skip
-
-
-def test_a_front_rises_and_covers_all_points() -> None:
-    draw = random.Random(5)  # noqa: S311 - no secret
-    for _ in range(20):
-        x, y = series({str(i): (draw.randrange(8), draw.randrange(8)) for i in range(20)})
-        better = dominators(x, y)
-        best = ~better.any(axis=1)
-        front = list(points(x[best], y[best]).index)
-        assert [place[0] for place in front] == sorted({place[0] for place in front})
-        assert [place[1] for place in front] == sorted({place[1] for place in front})
-        assert better.loc[~best, best].any(axis=1).all()
 
 
 def test_places_on_the_fronts_of_the_seeds_that_all_have() -> None:

@@ -15,16 +15,12 @@ import pytest
 from grace.base.errors import GraceError, GraceWarning
 from grace.runs.model import RunRecord
 from grace.runs.record import read_record
-from grace.runs.run import run as run_experiment
-from grace.settings import yaml_text
 from grace.settings.experiment import ExperimentSettings
 from grace.studies.plan import (
     Found,
     Plan,
     Selection,
     expansions,
-    settings_of,
-    study_cells,
 )
 from grace.studies.results import StudyResult
 from grace.studies.schema import StudySettings, load_study
@@ -275,19 +271,6 @@ def test_an_interrupted_study_writes_what_it_has_and_goes_on(whole: Whole, tmp_p
     assert make(study_of(tmp_path), Selection(), out, watcher, workers=here).failures == {}
     assert watcher.names == ["-FL tiny s1"]
     assert read_record(out / "runs" / record_of(whole[1], "-FL").directory.name).complete
-
-
-def test_a_run_of_grace_run_is_a_cell(whole: Whole, tmp_path: Path, tiny_backbones: None) -> None:
-    text = yaml_text.parse(STUDY, "study")
-    text["rows"] = {"mine": {"method": "replay"}}
-    text |= {"claims": [], "reference": ""}
-    study = StudySettings.model_validate(text | {"name": "other"})
-    [cell] = study_cells(study, Selection())
-    settings = settings_of(cell.run, {})
-    assert settings is not None
-    run_experiment(settings, directory=tmp_path / "mine")
-    planned = plan_of(study, Selection(), tmp_path / "studies", tmp_path)
-    assert [found.record.directory for found in planned.found.values()] == [tmp_path / "mine"]
 
 
 @pytest.mark.parametrize(

@@ -133,28 +133,32 @@ GRID = {
 }
 
 
-def test_a_grid_s_claims(make_record: MakeRecord) -> None:
-    def results(first: list[Any], other: list[Any]) -> list[Any]:
-        numbers = {"0.5/0.9": first, "0.6/0.9": other}
-        claims = [
-            {"id": "V1", "kind": "never-rises", "setting": "method.threshold"},
-            {"id": "P1", "kind": "fewer-points"},
-            {"id": "P3", "kind": "on-front", "left": "0.6/0.9"},
-        ]
-        made_study = made(make_record, numbers, rows={"pairs": GRID}, claims=claims)
-        return judge_claims(made_study)
+ONE = [(60, 70, 3)] * 3
 
-    one = [(60, 70, 3)] * 3
-    assert [claim.verdict for claim in results(one, one)] == ["holds", "holds", "holds"]
-    # More backbones at the higher threshold, and no accuracy for them.
-    worse = results(one, [(60, 69, 4)] * 3)
-    assert [claim.verdict for claim in worse] == ["fails", "fails", "fails"]
+
+@pytest.mark.parametrize(
+    ("first", "other", "verdict"),
+    [
+        (ONE, ONE, "holds"),
+        # More backbones at the higher threshold, and no accuracy for them.
+        (ONE, [(60, 69, 4)] * 3, "fails"),
+        (ONE, ONE[:2], "not measured"),
+    ],
+)
+def test_a_grid_s_claims(
+    first: list[Any], other: list[Any], verdict: str, make_record: MakeRecord
+) -> None:
+    claims = [
+        {"id": "V1", "kind": "never-rises", "setting": "method.threshold"},
+        {"id": "P1", "kind": "fewer-points"},
+        {"id": "P3", "kind": "on-front", "left": "0.6/0.9"},
+    ]
+    numbers = {"0.5/0.9": first, "0.6/0.9": other}
+    found = judge_claims(made(make_record, numbers, rows={"pairs": GRID}, claims=claims))
+    assert [claim.verdict for claim in found] == [verdict] * 3
+    assert all(claim.lines[0].judgement for claim in found)
+    if verdict == "fails":
+        assert found[0].lines[0].judgement.mean == -1.0
     rows = {"pairs": GRID, "more": {"method": "grace", "grid": {"memory.size": [9]}}}
-    claims = [{"id": "P3", "kind": "on-front", "left": "0.6/0.9"}]
-    numbers = {"0.5/0.9": one, "0.6/0.9": one}
-    some = made(make_record, numbers, chosen=("pairs",), rows=rows, claims=claims)
+    some = made(make_record, numbers, chosen=("pairs",), rows=rows, claims=claims[2:])
     assert judge_claims(some)[0].verdict == "not measured"
-    missing = results(one, one[:2])
-    assert [claim.verdict for claim in missing] == ["not measured"] * 3
-    assert all(claim.lines[0].judgement for claim in missing)
-    assert worse[0].lines[0].judgement.mean == -1.0
