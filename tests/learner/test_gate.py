@@ -263,22 +263,3 @@ def test_a_rejected_version_can_be_chosen_all_the_same(tmp_path: Path) -> None:
         teach(one, {4: 10})
     assert torch.equal(made.predict_proba(probe), twin.predict_proba(probe))
     assert ModelStore.open(tmp_path / "home").document(3).parent == 2
-
-
-def test_the_gate_by_class() -> None:
-    memory = MemorySettings(size=3, validation=20)
-    method, gate = (
-        Replay.Settings(base=recipe(8), update=recipe(8)),
-        GateSettings(max_class_drop=30),
-    )
-    made = Learner.create(settings(method, memory=memory, gate=gate), shape=(3, SIZE, SIZE))
-    teach(made, {0: 100, 1: 100})
-    second = labelled({2: 100})
-    # Images of class 0 under the name of class 1: class 0 is lost.
-    images = torch.cat([pictures(0, 120, seed=8), second.images.pixels])
-    update = made.update(images, ["class 1"] * 120 + class_names(second))
-    (ruling,) = update.rulings
-    assert not update.accepted
-    assert ruling.observed is not None
-    assert ruling.observed > 30
-    assert made.class_names == ["class 0", "class 1"]

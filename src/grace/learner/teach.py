@@ -2,10 +2,10 @@
 
 import shlex
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
-from grace.base.errors import DamagedError, GraceWarning
+from grace.base.errors import GraceWarning
 from grace.base.words import in_bytes
 from grace.data.folders import load_update
 from grace.engine.progress import Progress, Silence
@@ -92,10 +92,12 @@ class _FolderUpdate:
         number = store.current() if store else None
         if self._call.again or store is None or number is None:
             return None
-        learnt = {made.number: made for made in self._learnt_before(store)}
-        if not set(self.class_names) <= set(store.document(number).live_class_names):
+        in_use = store.document(number)
+        if not set(self.class_names) <= set(in_use.live_class_names):
             return None
-        known = next((learnt[own] for own in _lineage(store, number) if own in learnt), None)
+        held = [update.past for update in in_use.history]
+        learnt = (own for own in self._learnt_before(store) if own.history[-1].past in held)
+        known = next(learnt, None)
         if known is None:
             return None
         changes = differences(store.settings(), self._call.wanted)
@@ -178,15 +180,3 @@ class _FolderUpdate:
         digest = check_input(**self._given, shape=store.creation.shape).digest
         names = set(self.class_names)
         return [own for own in store.with_digest(digest) if names <= set(own.live_class_names)]
-
-
-def _lineage(store: ModelStore, number: int) -> Iterator[int]:
-    """Yield the number of a version and of those it was made from, as far as they can be read."""
-    numbers, parent = set(store.numbers()), number
-    while parent in numbers:
-        numbers.discard(parent)  # A forged document could name itself as its parent.
-        yield parent
-        try:
-            parent = store.document(parent).parent or 0
-        except DamagedError:
-            return
