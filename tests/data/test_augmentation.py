@@ -166,18 +166,3 @@ def test_an_odd_hole_has_its_centre_in_the_middle() -> None:
     image = torch.full((1, 1, 5, 5), 9, dtype=torch.uint8)
     found = cut_out(image, torch.tensor([2]), torch.tensor([4]), 3)[0, 0]
     assert (found == 0).nonzero().tolist() == [[y, x] for y in (1, 2, 3) for x in (3, 4)]
-
-
-def test_brightness_is_the_same_on_uint8_and_on_float_levels() -> None:
-    images, drawn = random_images(30), draws(30, 1)
-    change = operation("brightness:0.6").change
-    whole = change(images, drawn)
-    assert whole.dtype == torch.uint8
-    assert torch.equal(whole.float(), change(images.float(), drawn))
-    # In the middle of a list and at its end.
-    early, late = (
-        build_augmentation(names, MEAN, STD, 32)
-        for names in (("brightness", "flip"), ("flip", "brightness"))
-    )
-    drawn = draws(30, 2)
-    assert torch.equal(early.apply(images, drawn), late.apply(images, drawn.flip(1)))

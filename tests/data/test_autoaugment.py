@@ -255,15 +255,6 @@ def test_the_whole_list_equals_the_published_pipeline() -> None:
     assert wrong <= 3
 
 
-def test_float_levels_from_a_resized_crop_are_rounded_first() -> None:
-    operations = build_operations(("resized_crop", "autoaugment"), 16)
-    images, drawn = pictures(20), draws(20, 22 + 5)
-    cropped = operations[0].change(images, drawn[:, :22])
-    assert cropped.is_floating_point()
-    expected = operations[1].change(cropped.round().to(torch.uint8), drawn[:, 22:])
-    assert torch.equal(operations[1].change(cropped, drawn[:, 22:]), expected)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["cifar", "autoaugment", "randaugment"])
 def test_a_gpu_gives_the_same_images(name: str) -> None:

@@ -58,16 +58,6 @@ def test_an_epoch_is_a_permutation_with_a_smaller_last_batch() -> None:
     assert torch.equal(images, expected)
 
 
-def test_the_batch_size_does_not_change_what_is_drawn() -> None:
-    for name in ("cifar", "shift"):
-        (images, labels), (others, other_labels) = (
-            epoch(made(40), 7, name),
-            epoch(made(40), 40, name),
-        )
-        assert torch.equal(labels, other_labels)
-        assert torch.equal(images, others)
-
-
 @pytest.mark.parametrize("held", ["memory", "files"])
 @pytest.mark.parametrize("name", ["cifar", "autoaugment"])
 def test_views_of_an_image_follow_each_other(tmp_path: Path, held: str, name: str) -> None:
@@ -135,13 +125,6 @@ def test_every_view_from_files_is_a_crop_of_its_own(tmp_path: Path) -> None:
 )
 def test_sizes_of_batches(num_images: int, batch_size: int, sizes: list[int]) -> None:
     assert batch_sizes(num_images, batch_size) == sizes
-
-
-def test_large_batches_are_not_put_together() -> None:
-    data = made(10, size=200)
-    augmentation = build_augmentation("none", MEAN, STD, 200)
-    sizes = [len(x) for x, _ in ordered_batches(data, 4, augmentation.normalise)]
-    assert sizes == [4, 4, 2]
 
 
 def test_ordered_batches_keep_the_order() -> None:

@@ -153,12 +153,6 @@ def test_the_archive_is_fetched_once_and_only_known_files_come_out(
     assert not (tmp_path / "evil").exists()
 
 
-def test_a_damaged_archive_in_place_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"half")
-    with pytest.raises(ValueError, match=r"cifar-10-binary.tar.gz' is damaged: remove it"):
-        load_dataset(DataSettings(source="cifar10", root=str(tmp_path)))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -183,10 +177,3 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         file.truncate(50_001 * 3073)  # sparse: takes no room
     with pytest.raises(GraceError, match="153653073 bytes"):
         load_dataset(DataSettings(source="cifar10", root=str(tmp_path)))
-
-
-def test_names_that_are_too_few_are_refused(tmp_path: Path) -> None:
-    cifar100(tmp_path)
-    (tmp_path / "cifar-100-binary" / "fine_label_names.txt").write_text("apple\n\n")
-    with pytest.raises(GraceError, match=r"fine_label_names.txt' does not name 100 classes"):
-        load_dataset(DataSettings(source="cifar100", root=str(tmp_path)))

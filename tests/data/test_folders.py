@@ -150,15 +150,6 @@ def test_an_experiment_only_counts_copies_among_training_images(
     ]
 
 
-def test_files_of_one_length_are_no_copies(splits: Path) -> None:
-    # Each the only one of its length in its part.
-    paths = [splits / split / "ant" / "000.png" for split in ("train", "test")]
-    longest = max(path.stat().st_size for path in splits.rglob("*.png")) + 10
-    for path in paths:
-        path.write_bytes(path.read_bytes().ljust(longest, b"\0"))
-    assert load(splits, streaming=True, image_size=8).notes == []
-
-
 def test_streamed_images_for_random_crops_are_tested_on_a_wider_resize(tmp_path: Path) -> None:
     for name, seed in (("ant", 1), ("bee", 2)):
         for split in ("train", "val"):
