@@ -16,13 +16,11 @@ from grace.learner.document import UpdateRecord
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.grace import Grace
-from grace.methods.replay import Replay
 from grace.nn.heads import LinearHead, align_weights
 from grace.nn.losses.classification import cross_entropy
 from grace.nn.losses.distillation import logit_distillation
 from grace.settings.experiment import MemorySettings
 from grace.settings.method import BaseMethodSettings
-from grace.settings.recipe import Recipe
 from support.contract import VARIANTS
 from support.driven import batch
 from support.interruptions import call_number, interrupted
@@ -198,19 +196,6 @@ class TestTheHead:
         scores = head.grown(5, 6, torch.Generator())(torch.ones(1, 5))[0].tolist()
         assert [place for place, score in enumerate(scores) if score == -1e4] == [1]
 
-    def test_in_training_weight_decay_alone_moves_it(self) -> None:
-        update = Recipe(epochs=2, batch_size=16, lr=0.1, momentum=0.0, weight_decay=0.01)
-        made = create(Replay.Settings(base=recipe(), update=update), validation=0)
-        teach(made, {0: 8, 1: 8, 2: 8})
-        made.forget("class 1")
-        before = made.method.network.head.weight.detach().clone()
-        assert len(made.method.memory) == 2 * 6
-        teach(made, {3: 10})
-        after = made.method.network.head.weight.detach()
-        # 22 images are two batches: four steps of 1 - lr·wd.
-        torch.testing.assert_close(after[1], before[1] * (1 - 0.1 * 0.01) ** 4)
-        assert float((after[0] - before[0] * (1 - 0.1 * 0.01) ** 4).abs().max()) > 1e-4
-
     def test_alignment_by_hand(self) -> None:
         head = LinearHead(2, 4, torch.Generator())
         with torch.no_grad():
@@ -301,8 +286,6 @@ def test_an_unfinished_update_comes_first(home: Path) -> None:
     watch(learner, stop)
     with pytest.raises(KeyboardInterrupt):
         teach(learner, {6: 8})
-    documents = [path.read_bytes() for path in sorted((home / "versions").iterdir())]
     with pytest.raises(GraceError, match="was interrupted and may still use the images"):
         Learner.load(home).forget("class 1")
-    assert [p.read_bytes() for p in sorted((home / "versions").iterdir())] == documents
-    assert not (home / "change.json").exists()
+    assert [d.forgotten for d in ModelStore.open(home).documents()] == [()] * 4

@@ -29,7 +29,7 @@ from grace.learner.prediction import Answerer, Numbers
 
 MAX_BYTES = 2**31
 """The largest file that is read: ONNX allows no larger one."""
-MAX_ENTRIES = 1_000_000
+MAX_ENTRIES = 300_000
 """Most entries of a file's outline."""
 ROOM = 2**32
 """Bytes that running a file may take beside four times its size."""
