@@ -21,7 +21,7 @@ from grace.methods.method import Steps
 from grace.methods.outcome import Outcome
 from grace.methods.planning import Coming
 from grace.nn.heads import MASKED
-from support.tiny_streams import class_names, labelled, learner, recipe, same, settings, state, task
+from support.tiny_streams import labelled, learn, learner, recipe, same, settings, state, task
 from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -34,13 +34,8 @@ def beef(**choices: Any) -> Beef.Settings:
 def taught(*tasks: dict[int, int], **choices: Any) -> Learner:
     made = learner(beef(**choices))
     for counts in tasks:
-        teach(made, counts)
+        learn(made, counts)
     return made
-
-
-def teach(made: Learner, counts: dict[int, int]) -> None:
-    data = labelled(counts)
-    made.update(data.images, class_names(data))
 
 
 def beef_of(made: Learner) -> Beef:
@@ -319,7 +314,7 @@ def test_the_plan_counts_the_steps_of_the_samples() -> None:
             is_first=True, num_new=2, num_images=40, num_kept=0, num_seen=0, num_backbones=0
         )
         before = sum(phase.passes for phase in made.method.plan(first))
-        teach(made, {0: 20, 1: 20})
+        learn(made, {0: 20, 1: 20})
         later = Coming(
             is_first=False, num_new=1, num_images=18, num_kept=12, num_seen=40, num_backbones=1
         )

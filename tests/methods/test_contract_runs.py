@@ -22,7 +22,6 @@ from support.contract import PROBE, VARIANTS, every_variant, trains, with_epochs
 from support.counted_images import ReadCounts
 from support.recorded_streams import STREAM, teach
 from support.tiny_streams import (
-    SIZE,
     class_names,
     dataset,
     labelled,
@@ -31,10 +30,8 @@ from support.tiny_streams import (
     same,
     settings,
     state,
-    task,
     watch,
 )
-from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -189,14 +186,3 @@ def test_a_huge_learning_rate_is_noticed(variant: str) -> None:
     assert (made.history, made.class_names) == ([], [])
     assert made.method.classifiers() == {}
     assert (len(made.method.memory), made.size().num_backbones) == (0, 0)
-
-
-@trains_from_images
-def test_learn_only_yields_between_steps(variant: str) -> None:
-    """Making the generator costs nothing: all work is yielded."""
-    made = learner(VARIANTS[variant])
-    first = made.method.learn(task(1, {0: 4, 1: 4}, 0))
-    assert made.method.classifiers() == {}
-    item = typed(Phase, next(first))
-    assert item.name == "base"
-    assert item.data.images.shape == (3, SIZE, SIZE)

@@ -17,7 +17,7 @@ from grace.nn.autoencoders import AutoEncoders
 from grace.nn.heads import MASKED
 from grace.settings.experiment import MemorySettings
 from support.driven import batch, drive, forget, module_of
-from support.tiny_streams import class_names, labelled, learner, recipe, state, task, watch
+from support.tiny_streams import labelled, learn, learner, recipe, state, task, watch
 from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -28,13 +28,8 @@ SHORT = {"base": recipe(), "update": recipe(), "balance": recipe(2)}
 def taught(*tasks: Mapping[int, int], size: int = 13, **choices: Any) -> Learner:
     made = learner(Create.Settings(**SHORT, **choices), memory=MemorySettings(size=size))
     for counts in tasks:
-        teach(made, counts)
+        learn(made, counts)
     return made
-
-
-def teach(made: Learner, counts: Mapping[int, int]) -> Any:
-    data = labelled(counts)
-    return made.update(data.images, class_names(data))
 
 
 def method(size: int = 13, **choices: Any) -> Create:
@@ -188,7 +183,7 @@ class TestPhases:
                 into.update({name: state(part.module) for name, part in item.parts.items()})
 
         watch(made, lambda item: note(before, item), lambda item, _: note(after, item))
-        teach(made, {2: 8, 3: 8})
+        learn(made, {2: 8, 3: 8})
         moved = {
             part: {
                 name.rpartition(".")[2]
@@ -224,7 +219,7 @@ class TestPlan:
         made = taught({0: 8, 1: 8})
         chosen = typed(Create, made.method)
         plan = chosen.plan(self.coming(chosen, 2, 16, len(chosen.memory)))
-        work = [done for done in teach(made, {2: 8, 3: 8}).work if done.epochs]
+        work = [done for done in learn(made, {2: 8, 3: 8}).work if done.epochs]
         assert [(p.name, p.epochs, p.num_images) for p in plan] == [
             (done.name, done.epochs, done.images) for done in work
         ]

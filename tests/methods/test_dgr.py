@@ -19,7 +19,7 @@ from grace.learner.learner import Learner
 from grace.methods.dgr import DGR, HeadGradients
 from grace.settings.experiment import EngineSettings, MemorySettings
 from support.driven import batch, drive, forget, head_of
-from support.tiny_streams import class_names, labelled, learner, recipe, task, watch
+from support.tiny_streams import labelled, learn, learner, recipe, task, watch
 from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -277,8 +277,7 @@ class TestRule:
 
         watch(made, before, after)
         for counts in ({0: 10, 1: 9}, {2: 10}):
-            data = labelled(counts)
-            made.update(data.images, class_names(data))
+            learn(made, counts)
         assert [len(norms) for norms in seen] == [2, 3]
         assert all(norm > 0 for norms in seen for norm in norms)
 
@@ -294,7 +293,6 @@ class TestRuns:
             engine=EngineSettings.model_validate(chosen),
         )
         for counts in ({0: 9, 1: 9}, {2: 9}, {0: 5, 3: 9}):
-            data = labelled(counts)
-            made.update(data.images, class_names(data))
+            learn(made, counts)
         assert [len(made.method.memory.of_class(index)) for index in range(4)] == [1] * 4
         assert all(bool(p.isfinite().all()) for p in made.method.network.parameters())

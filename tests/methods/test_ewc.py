@@ -11,7 +11,7 @@ from grace.engine.phase import GradientSweep, Phase, Work
 from grace.methods.ewc import EWC
 from grace.nn.heads import LinearHead
 from support.driven import batch, drive, forget, head_of, module_of
-from support.tiny_streams import class_names, labelled, learner, recipe, state, task
+from support.tiny_streams import labelled, learn, learner, recipe, state, task
 from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -137,13 +137,11 @@ def moved(penalty_weight: float) -> float:
     """How far a second task takes a backbone of which everything is equally important."""
     made = learner(EWC.Settings(base=recipe(), update=recipe(4), penalty_weight=penalty_weight))
     method: Any = made.method
-    data = labelled({0: 12, 1: 12})
-    made.update(data.images, class_names(data))
+    learn(made, {0: 12, 1: 12})
     before = state(method.network.backbone)
     even = {n: torch.full_like(v, 0.01) for n, v in importance(method).items()}
     method.importance.value = even
-    data = labelled({2: 12, 3: 12})
-    made.update(data.images, class_names(data))
+    learn(made, {2: 12, 3: 12})
     after = method.network.backbone.named_parameters()
     return sum(float((value - before[name]).square().sum()) for name, value in after)
 

@@ -22,9 +22,9 @@ from support.driven import backbones_of, batch, drive, forget, head_of, module_o
 from support.interruptions import interrupted
 from support.tiny_streams import (
     SIZE,
-    class_names,
     dataset,
     labelled,
+    learn,
     learner,
     recipe,
     settings,
@@ -50,14 +50,9 @@ def taught(home: Path | None = None, **memory: Any) -> Learner:
     """A learner of classes 0 and 1, then 2."""
     chosen = settings(foster(), memory=MemorySettings(**{"size": 20} | memory))
     made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=home)
-    teach(made, {0: 9, 1: 9})
-    teach(made, {2: 9})
+    learn(made, {0: 9, 1: 9})
+    learn(made, {2: 9})
     return made
-
-
-def teach(made: Learner, counts: dict[int, int]) -> None:
-    data = labelled(counts)
-    made.update(data.images, class_names(data))
 
 
 def phases(made: Foster, work: Task) -> list[Phase]:

@@ -23,7 +23,7 @@ from grace.learner.learner import Learner
 from grace.runs.provenance import collect_hardware
 from grace.settings.method import AnyMethodSettings
 from support.contract import trains, variants
-from support.tiny_streams import class_names, labelled, learner, recipe
+from support.tiny_streams import learn, learner, recipe
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -48,8 +48,7 @@ def learnt(method: AnyMethodSettings) -> Learner:
     """Three tasks of two classes: among fewer new logits than two, cross-entropy is 0."""
     made = learner(method)
     for counts in ({0: 10, 1: 9}, {2: 10, 3: 9}, {4: 9, 5: 10}):
-        data = labelled(counts)
-        made.update(data.images, class_names(data))
+        learn(made, counts)
     return made
 
 

@@ -8,8 +8,8 @@ import torch
 
 from grace.methods.icarl import ICaRL
 from grace.settings.experiment import MemorySettings
-from support.driven import backbones_of, batch, drive, head_of
-from support.tiny_streams import class_names, labelled, learner, recipe, state, task
+from support.driven import batch, drive, head_of
+from support.tiny_streams import labelled, learn, learner, recipe, task
 from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -45,30 +45,11 @@ def test_the_loss_by_hand(weight: float) -> None:
     assert float(losses["distillation"].value) == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_teacher_is_the_network_before_the_task() -> None:
-    made = learner(settings())
-    data = labelled({0: 8, 1: 8})
-    made.update(data.images, class_names(data))
-    method = made.method
-    before = state(method.network.backbones[0])
-    _, items = drive(method, task(2, {2: 4}, 2))
-    phase = items[0]
-    (teacher,) = backbones_of(phase, training=False)
-    (student,) = backbones_of(phase, training=True)
-    torch.testing.assert_close(state(teacher), before, rtol=0, atol=0)
-    assert teacher is not student
-    assert not phase.parts["old.head"].changes
-    assert phase.parts["old.head"].module is not phase.parts["head"].module
-    # D̃_t: the task's images, then the exemplars of both old classes.
-    assert len(phase.data) == 4 + 12
-
-
 class TestClassifiers:
     def test_exemplars_classify_and_the_head_is_told_beside_them(self) -> None:
         made = learner(settings(base=recipe(3), update=recipe(3)))
         for counts in ({0: 10, 1: 10}, {2: 10, 3: 10}):
-            data = labelled(counts)
-            made.update(data.images, class_names(data))
+            learn(made, counts)
         probe = labelled(dict.fromkeys(range(4), 5), seed=3)
         scores = made.scores(probe.images)
         assert list(scores) == ["nearest_mean", "linear"]

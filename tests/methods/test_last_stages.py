@@ -10,16 +10,7 @@ from grace.learner.learner import Learner
 from grace.methods.der import DER
 from grace.methods.grace import Grace
 from grace.settings.experiment import BackboneSettings
-from support.tiny_streams import (
-    class_names,
-    labelled,
-    learner,
-    recipe,
-    same,
-    settings,
-    state,
-    watch,
-)
+from support.tiny_streams import labelled, learn, learner, recipe, same, settings, state, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -31,11 +22,6 @@ METHODS = {
     "previous": Grace.Settings(compress=recipe(), assess_on="previous", **BASE),
     "der": DER.Settings(**BASE),
 }
-
-
-def teach(made: Learner, counts: dict[int, int]) -> None:
-    data = labelled(counts)
-    made.update(data.images, class_names(data))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -56,13 +42,13 @@ def test_the_trunk_never_changes(name: str, tmp_path: Any) -> None:
     stream = [{0: 9, 1: 9}, {2: 9}, {3: 9}]
     if name != "der":
         stream.append({0: 5})
-    teach(made, stream[0])
+    learn(made, stream[0])
     trunk, first = made.method.network.trunk, made.method.network.backbones[0]
     # Stem and stage 1 of a ResNet-8 are the trunk; stages 2 and 3 learn.
     assert len(list(trunk.children())) == 2
     before, learnt = state(trunk), state(first)
     for counts in stream[1:]:
-        teach(made, counts)
+        learn(made, counts)
     network = made.method.network
     assert network.trunk is not None
     assert same(state(network.trunk), before)
@@ -80,7 +66,7 @@ def test_the_trunk_never_changes(name: str, tmp_path: Any) -> None:
 def test_the_first_task_trains_the_last_stages_alone() -> None:
     made = learner(METHODS["grace"], backbone=BACKBONE)
     fresh = made.method.factory.backbone(1)
-    teach(made, {0: 9, 1: 9})
+    learn(made, {0: 9, 1: 9})
     trunk = made.method.network.trunk
     assert trunk is not None
     pixels = torch.rand(2, 3, 8, 8)

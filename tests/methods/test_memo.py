@@ -16,7 +16,17 @@ from grace.nn.heads import LinearHead
 from grace.settings.experiment import MemorySettings
 from support.driven import backbones_of, batch, drive, head_of
 from support.quick_exports import operators_once as operators_once
-from support.tiny_streams import SIZE, class_names, labelled, learner, recipe, settings, state, task
+from support.tiny_streams import (
+    SIZE,
+    class_names,
+    labelled,
+    learn,
+    learner,
+    recipe,
+    settings,
+    state,
+    task,
+)
 from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -37,8 +47,7 @@ def method(**choices: Any) -> Memo:
 
 
 def teach(made: Learner, *indices: int) -> None:
-    data = labelled(dict.fromkeys(indices, 9))
-    made.update(data.images, class_names(data))
+    learn(made, dict.fromkeys(indices, 9))
 
 
 def taught(home: Path | None = None, tasks: int = 2, **choices: Any) -> Learner:

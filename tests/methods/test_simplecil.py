@@ -6,7 +6,7 @@ import torch
 from grace.learner.learner import Learner
 from grace.methods.simplecil import SimpleCIL
 from support.driven import drive
-from support.tiny_streams import class_names, labelled, learner, task
+from support.tiny_streams import labelled, learn, learner, task
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -28,8 +28,7 @@ def test_raw_means_and_cosines() -> None:
 def learnt(*stream: dict[int, int]) -> Learner:
     made = learner(SimpleCIL.Settings())
     for counts in stream:
-        data = labelled(counts)
-        made.update(data.images, class_names(data))
+        learn(made, counts)
     return made
 
 

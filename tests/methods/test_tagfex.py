@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from grace.engine import parts as graph
 from grace.engine.journal import start_of
@@ -19,7 +18,16 @@ from grace.methods.tagfex import TagFex
 from grace.nn.attention import TaskAgnostic
 from grace.settings.experiment import MemorySettings
 from support.driven import batch, drive, forget, head_of, module_of
-from support.tiny_streams import SIZE, class_names, labelled, learner, recipe, settings, state, task
+from support.tiny_streams import (
+    SIZE,
+    labelled,
+    learn,
+    learner,
+    recipe,
+    settings,
+    state,
+    task,
+)
 from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -110,29 +118,6 @@ class TestFirstTask:
         }
         assert float(losses["contrast"].value) == pytest.approx(0.239545, abs=1e-6)
         assert float(losses["classification"].value) == pytest.approx(math.log(2))
-
-    def test_both_views_of_an_image_stand_in_a_row(self) -> None:
-        """The engine's rows: labels in pairs, pixels that differ."""
-        made = learner(tagfex())
-        seen: list[tuple[Tensor, Tensor]] = []
-        data, phase_of = labelled({0: 9, 1: 9}), made.trainer.optimise
-
-        def looked_at(work: Any, keeper: Any = None) -> Any:
-            objective = work.objective
-
-            def noted(given: Batch) -> Mapping[str, Loss]:
-                seen.append((given.images, given.labels))
-                found: Mapping[str, Loss] = objective(given)
-                return found
-
-            return phase_of(type(work)(**vars(work) | {"objective": noted}), keeper)
-
-        made.trainer.optimise = looked_at  # type: ignore[method-assign]
-        made.update(data.images, class_names(data))
-        assert sum(len(labels) for _, labels in seen) == 36
-        for images, labels in seen:
-            assert torch.equal(labels[::2], labels[1::2])
-            assert not torch.equal(images[::2], images[1::2])
 
     def test_heads_that_do_not_fit_are_refused_before_anything_is_learnt(self) -> None:
         with pytest.raises(ValueError, match=r"3 attention heads .* 64 channels"):
@@ -289,8 +274,7 @@ def test_it_is_no_part_of_the_predictor_but_of_what_is_saved(tmp_path: Path) -> 
     chosen = settings(tagfex(projector_width=24, embedding_width=8), memory=MemorySettings(size=20))
     made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=tmp_path / "home")
     for number, counts in enumerate(({0: 9, 1: 9}, {2: 9}, {3: 9}), start=1):
-        data = labelled(counts)
-        made.update(data.images, class_names(data))
+        learn(made, counts)
         assert made.method.network.num_parameters().backbones == number * BACKBONE
         assert set(made.method.classifiers()) == {"linear", "nearest_mean"}
     parts = made.method.state.collect().parts

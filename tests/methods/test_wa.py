@@ -85,15 +85,3 @@ def test_new_rows_are_aligned_and_teach_the_next_task() -> None:
     target = torch.tensor([0.5, 1.5, 3.5], dtype=torch.float64).softmax(0)
     entropy = float(-(target * target.log()).sum())
     assert float(losses["distillation"].value.detach()) == pytest.approx(entropy, abs=1e-5)
-
-
-def test_a_first_task_is_not_aligned() -> None:
-    method = wa()
-    before: list[float] = []
-
-    def remembered(item: object) -> None:
-        if isinstance(item, Phase):
-            before.extend(head_of(item).weight.norm(dim=1).tolist())
-
-    drive(method, task(1, {0: 4, 1: 4}, 0), remembered)
-    assert method.network.head.weight.norm(dim=1).tolist() == before

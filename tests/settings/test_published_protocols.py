@@ -210,24 +210,6 @@ def test_with_autoaugment_nothing_else_changes(plain: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "scenario", "num_tasks"), [("b0i2", (0, 2), 10), ("b10i2", (10, 2), 6)]
-)
-def test_the_small_study_in_more_tasks(
-    tasks: str, scenario: tuple[int, int], num_tasks: int
-) -> None:
-    """The same images, recipes and memory; what Base 50 changes on CIFAR-100, Base 10 changes."""
-    assert len(task_sizes(20, *scenario)) == num_tasks
-    for method in METHODS:
-        small = load_experiment("tiny-imagenet-16px", [f"method={method}"]).model_dump()
-        found = load_experiment(f"tiny-imagenet-16px-{tasks}", [f"method={method}"]).model_dump()
-        assert (found["scenario"]["base"], found["scenario"]["increment"]) == scenario
-        same = small.keys() - {"name", "description", "scenario", "method", "probe"}
-        assert {key: found[key] for key in same} == {key: small[key] for key in same}
-        differs = tasks == "b10i2" and method in ("memo", "create")
-        assert (found["method"] != small["method"]) == differs
-
-
-@pytest.mark.parametrize(
     ("overrides", "stem"),
     [
         (["method=memo"], "conv7"),

@@ -16,7 +16,7 @@ from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.data.scenario import Task
 from grace.engine.phase import Work
 from grace.engine.progress import Observer
-from grace.learner.learner import Learner
+from grace.learner.learner import Learner, UpdateRecord
 from grace.learner.model import Model
 from grace.learner.store import ModelStore
 from grace.nn import expandable
@@ -57,6 +57,12 @@ def labelled(counts: Mapping[int, int], channels: int = 3, seed: int = 0) -> Lab
 def class_names(data: LabelledImages) -> list[str]:
     """The name of each image's class."""
     return [f"class {int(label)}" for label in data.labels]
+
+
+def learn(made: Learner, counts: Mapping[int, int]) -> UpdateRecord:
+    """Teach a learner so many images of each class."""
+    data = labelled(counts)
+    return made.update(data.images, class_names(data))
 
 
 def task(
