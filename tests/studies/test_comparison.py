@@ -55,11 +55,8 @@ def test_every_cell_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"methods": ["derr"]}, "unknown method 'derr'; did you mean 'der'"),
         ({"methods": [""]}, "comparison: rows"),
         ({"seeds": [1, 1]}, "seed 1 is given twice"),
-        ({"overrides": ["method=der"]}, "would hold for all runs"),
-        ({"overrides": ["method.threshold=0.5"]}, "write methods.NAME.KEY="),
         ({"overrides": ["memory.sise=3"]}, "memory.sise"),
         ({"experiment": "own.yaml"}, r"name.*(is a path|of the form)"),
     ],

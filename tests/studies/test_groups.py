@@ -1,14 +1,11 @@
 """Any records as a study: which runs make a row, how rows are named, which run counts."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
 from grace.runs.model import DatasetRecord, RunRecord
 from grace.studies.results import compared
-from grace.studies.table import numbers_csv, study_tables
+from grace.studies.table import numbers_csv
 from support.synthetic_records import MakeRecord
 
 FRESH = ["method.initialisation=random", "methods.grace.gamma=4"]
@@ -48,18 +45,6 @@ def test_settings_that_differ_name_a_row(make_record: MakeRecord) -> None:
         assert f"der ({change})" in result.rows
         assert len(result.rows) == 2
         assert result.notes == []
-
-
-def test_means_are_of_complete_runs_only(make_record: MakeRecord) -> None:
-    records = [make_record("der", 1), make_record("der", 2), make_record("der", 3, done=2)]
-    result = compared(records)
-    lasts = [record.last for record in records[:2]]
-    mean = statistics.mean(value for value in lasts if value is not None)
-    assert result.means.at[("digits", "der"), "last"] == pytest.approx(mean)
-    [table] = study_tables(result)
-    assert table.rows[0][:2] == ["der", "2"]
-    assert table.notes == ["not all runs are finished: der"]
-    assert len(result.records) == 3  # Figures show all of them.
 
 
 def of_data(record: RunRecord, protocol: str) -> RunRecord:

@@ -9,7 +9,7 @@ import scipy.stats
 from grace.runs.model import RunRecord
 from grace.studies.claims import judge_claims
 from grace.studies.figures import study_figures
-from grace.studies.measures import Trend, measures_of, spearman, trend, trends_of
+from grace.studies.measures import Trend, measures_of, trend, trends_of
 from grace.studies.plan import Found
 from grace.studies.results import StudyResult
 from grace.studies.table import study_tables
@@ -25,13 +25,6 @@ def of_ranges(*ranges: tuple[float, ...]) -> Trend:
     return trend([value for own in ranges for value in own], [int(n) for n in starts[:-1]])
 
 
-def test_spearman_by_hand() -> None:
-    assert spearman(range(5), (0.3, 0.4, 0.35, 0.5, 0.6)) == pytest.approx(0.9)
-    # Equal values share rank 1.5: ranks 1, 2, 3 against 1.5, 1.5, 3 correlate by 1.5/√3.
-    assert spearman(range(3), (1.0, 1.0, 2.0)) == pytest.approx(1.5 / 3**0.5)
-    assert spearman(range(3), (7.0, 7.0, 7.0)) == 0
-
-
 def test_rise_and_agreement_are_those_of_scipy_and_numpy() -> None:
     ranges = np.random.default_rng(8).normal(2.0, 0.5, (4, 6))
     found = of_ranges(*map(tuple, ranges.tolist()))
@@ -39,9 +32,10 @@ def test_rise_and_agreement_are_those_of_scipy_and_numpy() -> None:
     assert found.rise == pytest.approx(float(np.mean(rises)))
     shares = ranges.std(axis=0) / np.abs(ranges.mean(axis=0))
     assert found.agreement == pytest.approx(float(shares.mean()))
+    assert of_ranges((7.0, 7.0)).rise == 0  # It does not rise.
     # A longer range counts up to the shortest one's end.
-    longer = [*map(tuple, ranges.tolist())]
-    assert of_ranges(*longer[:3], (*longer[3], 9.0)).agreement == found.agreement
+    *some, last = map(tuple, ranges.tolist())
+    assert of_ranges(*some, (*last, 9.0)).agreement == found.agreement
     assert of_ranges(ALIKE[0]).agreement is None
     assert of_ranges((-1.0,), (1.0,)).agreement is None
     # Negative values, as of a sharpness, have a positive spread: 0.5/1.5.

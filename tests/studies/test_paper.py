@@ -8,9 +8,8 @@ from grace.base.errors import GraceError
 from grace.settings.load import list_experiments
 from grace.settings.registry import METHODS
 from grace.studies.paper import paper_tables, paper_value, place_in_paper, row_in_paper
-from grace.studies.plan import Plan, Selection, study_cells
-from grace.studies.results import StudyResult
-from grace.studies.schema import StudySettings, load_study
+from grace.studies.plan import Selection, study_cells
+from grace.studies.schema import StudySettings
 
 CIFAR = "cifar100"
 
@@ -97,14 +96,3 @@ def test_a_study_names_what_the_paper_has(paper: str, given: str, row: str, why:
 def test_the_row_in_the_paper() -> None:
     assert row_in_paper("table-6", "table-1/der", "der-plain") == ("table-1", "der")
     assert row_in_paper("table-6", "", "der-held") == ("table-6", "der-held")
-
-
-def test_gains_by_augmentation_as_the_specification_has_them() -> None:
-    paper = StudyResult.of(Plan(load_study("autoaugment"), Selection("published"))).paper
-    gains = [
-        paper.at[(protocol, row, 0), key] - paper.at[(protocol, f"{row}-plain", 0), key]
-        for protocol in ("b0i10", "b50i10")
-        for row in ("der", "grace")
-        for key in ("last", "average")
-    ]
-    assert gains == pytest.approx([8.30, 5.89, 7.18, 5.56, 6.90, 5.39, 6.87, 5.25])

@@ -84,35 +84,32 @@ def test_replayed_rows_are_named(make_record: MakeRecord) -> None:
 @pytest.fixture
 def records(make_record: MakeRecord) -> list[RunRecord]:
     return [
-        make_record("grace", 1),
-        make_record("grace", 2),
+        *(make_record("grace", seed) for seed in (1, 2)),
+        make_record("grace", 3, done=3, status="failed"),
         make_record("finetune", 1),
         make_record("joint", 1, evaluated=[5]),
-        make_record("der", 1, done=3, status="failed"),
+        make_record("der", 1, task_aware=False),
     ]
 
 
-def test_a_report_holds_unrounded_means_and_deviations(
-    records: list[RunRecord], make_record: MakeRecord
-) -> None:
+def test_a_report_holds_unrounded_means_over_complete_runs(records: list[RunRecord]) -> None:
     result = compared(records)
-    lasts = [record.last for record in records[:2]]
-    known = [value for value in lasts if value is not None]
+    known = [value for record in records[:2] if (value := record.last) is not None]
     means, deviations = result.means.loc["digits"], result.deviations.loc["digits"]
     assert means.at["grace", "last"] == pytest.approx(statistics.mean(known))
     assert deviations.at["grace", "last"] == pytest.approx(statistics.stdev(known))
     assert math.isnan(deviations.at["finetune", "last"])
     assert math.isnan(means.at["joint", "average"])
-    assert math.isnan(means.at["der", "last"])
-    assert means.at["joint", "last"] == records[3].last
+    assert means.at["joint", "last"] == records[4].last
     # One backbone of 269,000.
     assert means.at["finetune", "parameters"] == 0.269
     [table] = study_tables(result)
     assert table.headings[:4] == ("Row", "Runs", "Last (%)", "Avg (%)")
     assert "TA Last (%)" in table.headings  # Only where a run has it.
-    [old] = study_tables(compared([make_record("der", 7, task_aware=False)]))
-    assert "TA Last (%)" not in old.headings
-    assert table.notes == ["not all runs are finished: der"]
+    assert "TA Last (%)" not in study_tables(compared(records[5:]))[0].headings
+    assert [row[:2] for row in table.rows if row[0] == "grace"] == [["grace", "2"]]
+    assert table.notes == ["not all runs are finished: grace"]
+    assert len(result.records) == len(records)  # Figures show all of them.
 
 
 def test_names_are_escaped(make_record: MakeRecord) -> None:
@@ -132,7 +129,7 @@ def test_latex_knows_every_character_and_keeps_hyphens() -> None:
 
 def test_a_frame_has_a_line_per_run_and_task(records: list[RunRecord]) -> None:
     found = frame(records[0].directory.parent)
-    assert len(found) == 5 * 4 + 3
+    assert len(found) == 5 * 5 + 3
     assert set(found["method"]) == {"grace", "finetune", "joint", "der"}
     [last] = found[(found.method == "grace") & (found.seed == 1) & (found.task == 5)].to_dict(
         "records"
