@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grace.base.errors import DamagedError, GraceError
-from grace.base.files import inside, open_to_append, refuse_path
+from grace.base.files import open_to_append, refuse_path
 from grace.engine.trainer import Trainer
 from grace.learner.document import Creation
 from grace.learner.learner import Learner
@@ -99,12 +99,8 @@ def test_a_linked_log_is_not_appended_to(tmp_path: Path) -> None:
     assert (tmp_path / "new").read_bytes() == b"line"
 
 
-def test_names_that_are_paths_are_refused(tmp_path: Path) -> None:
+def test_names_that_are_paths_are_refused() -> None:
     for name in ("..", ".", "", "a/b", "/a", "a\\b", "../x"):
         with pytest.raises(GraceError, match="is a path, and a folder is named after it"):
             refuse_path(name, "the experiment's name")
     assert refuse_path("my.study-2", "the experiment's name") == "my.study-2"
-    # Ours may lie behind a link.
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert inside(tmp_path / "link", "a", "b") == tmp_path / "link" / "a" / "b"

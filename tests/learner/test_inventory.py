@@ -43,8 +43,8 @@ def test_sizes_are_those_of_the_files(saved: Path) -> None:
     assert sizes == {**kinds, "total": sum(kinds.values()), "ceiling": 2_000_000}
 
 
-def test_versions_and_classes_are_those_of_the_learner(copied: Path) -> None:
-    found, learner = facts(ModelStore.open(copied)), Learner.load(copied)
+def test_versions_and_classes_are_those_of_the_learner(saved: Path) -> None:
+    found, learner = facts(ModelStore.open(saved)), Learner.load(saved)
     assert (found["versions"], found["rejected_versions"]) == ([1, 2, 3, 4, 5], [4])
     own, memory = found["in_use"], learner.method.memory
     assert (own["version"], own["num_updates"], own["num_backbones"]) == (5, 4, 2)
@@ -54,14 +54,6 @@ def test_versions_and_classes_are_those_of_the_learner(copied: Path) -> None:
     assert kept[2] == (0, 0) < kept[0]
     told = [[*row.values()] for row in own["classes"]]
     assert told == [[i, name, name == "cat", *kept[i]] for i, name in enumerate(names)]
-
-
-def test_a_learner_that_has_learnt_nothing(tmp_path: Path) -> None:
-    method = Replay.Settings(base=recipe(), update=recipe())
-    Learner.create(settings(method), shape=(1, SIZE, SIZE), directory=tmp_path / "new")
-    found = facts(ModelStore.open(tmp_path / "new"))
-    assert (found["in_use"], found["versions"], found["num_bytes_of_all_versions"]) == (None, [], 0)
-    assert (found["shape"], found["method"]) == ((1, SIZE, SIZE), "replay")
 
 
 def test_what_two_classes_share_is_counted_once(tmp_path: Path) -> None:

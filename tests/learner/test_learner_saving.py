@@ -199,27 +199,6 @@ def test_every_version_says_what_it_said_and_goes_on(
     assert torch.equal(learner.predict_proba(PROBE), said[version])
 
 
-@pytest.mark.parametrize("change", ["update", "rollback", "forget"])
-def test_a_learner_that_was_overtaken_is_told(
-    change: str, grace_home: tuple[Path, list[Tensor]]
-) -> None:
-    home, _ = grace_home
-    mine, other = Learner.load(home), Learner.load(home)
-    match change:
-        case "update":
-            data = labelled({0: 4, 7: 6})
-            other.update(data.images, class_names(data))
-        case "rollback":
-            other.rollback(2)
-        case _:  # No new version: each is written anew without the class.
-            other.forget("class 3")
-    numbers = ModelStore.open(home).numbers()
-    data = labelled({1: 4, 2: 4}, seed=8)
-    with pytest.raises(ValueError, match="changed since this learner was loaded: load it"):
-        mine.update(data.images, class_names(data))
-    assert (ModelStore.open(home).numbers(), ModelStore.open(home).pending()) == (numbers, None)
-
-
 def test_a_home_must_be_new(straight: Straight, tmp_path: Path) -> None:
     creation = Creation.of(ExperimentSettings(), (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
     taken = straight["grace"][0].home.path

@@ -201,8 +201,8 @@ class ModelStore:
     def prune(self, *, keep: int | None = None, max_mb: float = 0) -> Sequence[int]:
         """Remove versions and the objects that only they use; what was learnt stays in the history.
 
-        Damaged versions go in any case. The version in use stays, and so does what an unfinished
-        update starts from.
+        Damaged versions go first. The version in use stays, and so does what an unfinished update
+        starts from.
 
         Args:
             keep: number of newest versions that stay. ``None``: ``max_mb`` decides.
@@ -219,13 +219,13 @@ class ModelStore:
             raise GraceError(f"{max_mb:g} MB for all versions", "give a number of megabytes")
         with self.changing():
             survey, update = self.survey(), self.pending()
-            in_use, left = survey.in_use, {made.number: made for made in survey.documents}
-            stays = set(self.numbers()[-keep:]) if keep else set[int]()
+            left = {made.number: made for made in survey.documents}
+            if keep is None and bytes_of(left.values()) <= max_mb * 1_000_000:
+                return []
+            stays = {*self.numbers()[-keep:]} if keep else set[int]()
             stays |= {own for own in (self.current(), update and update.parent) if own}
-            before = in_use.parent if in_use else None
-            for number in sorted(
-                left.keys() - stays, key=lambda number: (number == before, number)
-            ):
+            before = survey.in_use.parent if survey.in_use else None
+            for number in sorted(left.keys() - stays, key=lambda own: (own == before, own)):
                 if keep is None and bytes_of(left.values()) <= max_mb * 1_000_000:
                     break
                 del left[number]
@@ -250,17 +250,17 @@ class ModelStore:
             is_set: it learnt nothing: only settings differ from the version in use. There is no
                 unfinished update then that would put it in use after an interruption.
         """
-        change = Change(kind="set", date=now(), version=document.number, settings=document.changed)
-        if is_set:
-            assert self.log.unfinished() is None
-            self.log.begin(change)
-        self.write(document)
-        if is_set:
-            self._finish(change)
+        if not is_set:
+            self.write(document)
+            if document.status == "accepted":
+                self.make_current(document.number)
+            self.note_versions()
             return
-        if document.status == "accepted":
-            self.make_current(document.number)
-        self.note_versions()
+        change = Change(kind="set", date=now(), version=document.number, settings=document.changed)
+        assert self.log.unfinished() is None
+        self.log.begin(change)
+        self.write(document)
+        self._finish(change)
 
     def knowing(self, name: str) -> list[int]:
         """Return the numbers of the versions that still know a class.
