@@ -1,6 +1,5 @@
 """Gradient sweeps against arithmetic by hand, and what they leave behind."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
@@ -17,7 +16,6 @@ from grace.data.images import LabelledImages
 from grace.engine.journal import Journal
 from grace.engine.parts import frozen, named_buffers
 from grace.engine.phase import Batch, GradientSweep, Loss, Objective, Part, Sweep
-from grace.engine.progress import Progress
 from grace.engine.reducers import Collect, SquaredGradients
 from grace.engine.trainer import NonFiniteLossError, Trainer
 from grace.methods.classification import classification
@@ -79,13 +77,6 @@ class TestGradients:
         whole = trainer().run(sweep(backbone, white([0, 3, 0, 0]), batch_size=4))
         # One batch: the square of the mean gradient 5/4.
         assert float(whole["backbone.0.weight"]) == pytest.approx(1.5625)
-
-    def test_weights_of_losses_count(self) -> None:
-        def weighted(batch: Batch) -> dict[str, Loss]:
-            return {"squares": Loss(squares(batch)["squares"].value, 3.0)}
-
-        found = trainer().run(sweep(Scale(2.0), white([0, 0]), weighted))
-        assert float(found["backbone.0.weight"]) == pytest.approx(36.0)
 
     def test_no_parameter_moves_and_no_gradient_stays(self) -> None:
         backbone = Scale(2.0)
@@ -184,16 +175,6 @@ class TestDraws:
 
 
 class TestFailures:
-    def test_a_loss_that_is_not_finite_is_named(self) -> None:
-        def broken(batch: Batch) -> dict[str, Loss]:
-            return {"squares": Loss(squares(batch)["squares"].value * math.inf)}
-
-        backbone = Scale(2.0)
-        message = r"loss 'squares' is not finite in 'fisher', batch 1: lower the learning"
-        with pytest.raises(NonFiniteLossError, match=message):
-            trainer().run(sweep(backbone, white([0, 0]), broken))
-        assert not backbone.weight.requires_grad
-
     def test_so_is_a_gradient(self) -> None:
         def steep(batch: Batch) -> dict[str, Loss]:
             # The square root is 0 with an infinite slope there.
@@ -201,28 +182,6 @@ class TestFailures:
 
         with pytest.raises(NonFiniteLossError, match="loss 'gradient' is not finite in '"):
             trainer().run(sweep(Scale(2.0), white([0, 0]), steep))
-
-
-@final
-class Heard(Progress):
-    """Notes the sweeps that began."""
-
-    def __init__(self) -> None:
-        self.sweeps: list[tuple[str, int]] = []
-
-    @override
-    def sweep_started(self, name: str, images: int) -> None:
-        self.sweeps.append((name, images))
-
-
-def test_progress_hears_of_it_and_the_work_is_noted() -> None:
-    heard = Heard()
-    made = trainer(progress=heard)
-    made.run(sweep(Scale(1.0), white([0, 0, 1])))
-    assert heard.sweeps == [("fisher", 3)]
-    (done,) = made.work
-    assert (done.name, done.epochs, done.images) == ("fisher", 0, 3)
-    assert 0 < done.seconds.training <= done.seconds.total
 
 
 @final

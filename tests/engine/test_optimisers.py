@@ -78,20 +78,6 @@ class TestAgainstTorch:
 
 
 class TestByHand:
-    def test_adam_with_an_even_gradient_steps_by_the_rate(self) -> None:
-        module = MeanTimes(2.0)
-        chosen = recipe(epochs=3, optimiser="adam")
-        trainer().optimise(phase({"f": Part(module)}, objective=rising, recipe=chosen))
-        # The corrected means of a gradient that stays 1 are 1 and 1.
-        assert value_of(module) == pytest.approx(2 - 3 * 0.1, rel=1e-5)
-
-    def test_adamw_shrinks_apart_from_the_gradient(self) -> None:
-        module = MeanTimes(2.0)
-        chosen = recipe(epochs=2, optimiser="adamw", weight_decay=0.5)
-        trainer().optimise(phase({"f": Part(module)}, objective=rising, recipe=chosen))
-        # w ← w·(1 − 0.1·0.5) − 0.1: 2 → 1.8 → 1.61.
-        assert value_of(module) == pytest.approx(1.61, rel=1e-5)
-
     @pytest.mark.parametrize(("clip", "shrunk"), [(1.0, 0.2), (2.5, 0.5), (10.0, 1.0), (None, 1.0)])
     def test_all_gradients_together_are_clipped(self, clip: float | None, shrunk: float) -> None:
         one, two = MeanTimes(0.0), MeanTimes(0.0)
@@ -211,33 +197,6 @@ class TestRules:
         assert value_of(one) == pytest.approx(-0.1 * (6 - 5))
         assert value_of(one, "bias") == pytest.approx(-0.1 * (6 + 5))
         assert value_of(two) == pytest.approx(-0.1 * 8)
-
-    def test_its_state_lives_as_long_as_the_phase(self) -> None:
-        own = {"sum": torch.zeros(())}
-        seen: list[float] = []
-
-        def rule(gradients: LossGradients) -> Mapping[str, Tensor]:
-            total = gradients.state["sum"]
-            total += gradients.of(["mean"], ["f.value"])["f.value"]
-            return {"f.value": total.clone()}
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            seen.append(float(batch.state["sum"]))
-            return rising(batch)
-
-        module = MeanTimes(0.0)
-        item = phase(
-            {"f": Part(module)},
-            objective=objective,
-            rule=rule,
-            state=own,
-            recipe=recipe(epochs=2),
-            data=white([0] * 16),
-        )
-        trainer().optimise(item)
-        assert seen == [0.0, 1.0, 2.0, 3.0]
-        assert float(own["sum"]) == 4.0
-        assert value_of(module) == pytest.approx(-0.1 * (1 + 2 + 3 + 4))
 
 
 class TestAfterStep:

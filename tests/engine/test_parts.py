@@ -68,13 +68,6 @@ class TestGraph:
         trainer().optimise(phase(parts, objective=objective))
         assert seen == [3.0 - 2 * 5.0]
 
-    def test_a_part_that_reads_what_comes_later_is_our_error(self) -> None:
-        parts = {"f": Part(MeanTimes(1.0), ["g"]), "g": Part(Times(1.0))}
-        with pytest.raises((AssertionError, KeyError)):
-            trainer().optimise(phase(parts))
-        with pytest.raises(AssertionError):
-            trainer().optimise(phase({"f": Part(MeanTimes(1.0), ["nothing"])}))
-
     def test_the_last_are_those_that_no_other_reads(self) -> None:
         parts = {
             "trunk": Part(Times(1.0)),
@@ -164,18 +157,6 @@ class TestByName:
         )
         assert {name: float(v) for name, v in trainer().run(sweep).items()} == {"f.bias": 9.0}
 
-    def test_buffers_of_such_a_part_move_with_it(self) -> None:
-        norm = nn.BatchNorm2d(3)
-        parts = {"norm": Part(norm, trains=["bias"]), "f": Part(MeanTimes(1.0), ["norm"])}
-        assert set(graph.named_buffers(parts)) == {
-            "norm.running_mean",
-            "norm.running_var",
-            "norm.num_batches_tracked",
-        }
-        trainer().optimise(phase(parts))
-        assert present(norm.running_mean).tolist() == pytest.approx([0.1] * 3)
-        assert torch.equal(norm.weight, torch.ones(3))
-
 
 class TestModes:
     def modes(self, **part: Any) -> tuple[bool, dict[str, Tensor], dict[str, Tensor]]:
@@ -201,14 +182,6 @@ class TestModes:
         assert after["running_mean"].tolist() == pytest.approx([0.1] * 3)
         assert after["running_var"].tolist() == pytest.approx([0.9] * 3)
 
-    def test_it_has_no_autograd(self) -> None:
-        parts = {
-            "norm": Part(nn.BatchNorm2d(3), trains=False, mode="train"),
-            "f": Part(MeanTimes(1.0), ["norm"]),
-        }
-        assert graph.without_autograd(parts) == {"norm"}
-        assert [type(module) for module in graph.changing(parts)] == [nn.BatchNorm2d, MeanTimes]
-
     def test_eval_mode_while_training_keeps_running_statistics(self) -> None:
         is_training, before, after = self.modes(mode="eval")
         assert not is_training
@@ -220,45 +193,6 @@ class TestModes:
         is_training, before, after = self.modes(trains=False)
         assert not is_training
         torch.testing.assert_close(before, after, rtol=0, atol=0)
-
-
-@final
-class Two(nn.Module):
-    """x → (2x, 3x)."""
-
-    @override
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        return 2 * inputs, 3 * inputs
-
-
-@final
-class Second(nn.Module):
-    """(x, y) → w · mean of y, (B, 1)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.value = nn.Parameter(torch.tensor(1.0))
-
-    @override
-    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
-        return self.value * pair[1].mean(dim=(1, 2, 3))[:, None]
-
-
-def test_a_part_may_give_several_tensors() -> None:
-    seen: list[list[float]] = []
-
-    def objective(batch: Batch) -> dict[str, Loss]:
-        seen.append([float(output.mean()) for output in batch.outputs["two"]])
-        with pytest.raises(AssertionError, match="gives several tensors"):
-            batch["two"]
-        return squares(batch)
-
-    second = Second()
-    parts = {"two": Part(Two(), trains=False), "f": Part(second, ["two"])}
-    trainer().optimise(phase(parts, objective=objective))
-    assert seen == [[2.0, 3.0]]
-    # f = 3: the gradient of ½f² is 3·3.
-    assert value_of(second) == pytest.approx(1 - 0.1 * 9)
 
 
 class TestFolding:

@@ -26,7 +26,6 @@ from support.hand_worked import (
     Killed,
     MeanTimes,
     Shelf,
-    Times,
     phase,
     recipe,
     trainer,
@@ -95,14 +94,6 @@ class TestRounds:
             u -= 0.1 * speed_u
         assert (value_of(one), value_of(two)) == pytest.approx((w, u), rel=1e-5)
         assert [result.losses["squares"] for result in results] == pytest.approx(losses, rel=1e-5)
-
-    def test_phases_of_other_lengths_or_equal_names_are_our_error(self) -> None:
-        part = {"f": Part(Times(1.0))}
-        two = phase(part, name="two", recipe=recipe(epochs=2))
-        with pytest.raises(AssertionError):
-            Rounds(name="both", phases=[phase(part), two])
-        with pytest.raises(AssertionError):
-            Rounds(name="both", phases=[phase(part), phase(part)])
 
 
 def resnet_rounds(epochs: int) -> Rounds:

@@ -33,13 +33,6 @@ def test_equals_torch(recipe: Recipe) -> None:
     assert learning_rates(recipe) == pytest.approx(torch_rates(recipe), rel=1e-9, abs=1e-12)
 
 
-def test_cosine_by_hand() -> None:
-    rates = learning_rates(Recipe(epochs=3, lr=1.0, schedule="cosine"))
-    assert rates == pytest.approx([1.0, 0.75, 0.25])
-    assert learning_rates(Recipe(epochs=2, schedule="constant")) == [0.1, 0.1]
-    assert math.isclose(rates[1] + rates[2], 1.0)
-
-
 def test_warm_up_by_hand() -> None:
     chosen = Recipe(
         epochs=12, lr=0.1, warmup_epochs=9, warmup_lr=0.01, milestones=(10,), schedule="multistep"

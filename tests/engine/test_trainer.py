@@ -1,6 +1,5 @@
 """The trainer against arithmetic by hand, and what it promises about modules and draws."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
@@ -21,7 +20,7 @@ from grace.nn.resnets import CifarResNet
 from grace.settings.recipe import Recipe
 from support.hand_worked import trainer, white
 from support.tiny_streams import labelled, recipe, same, state
-from support.typed import present, typed
+from support.typed import typed
 
 
 @final
@@ -124,22 +123,6 @@ class TestSteps:
         # Two batches per epoch, each w ← (1 − lr)·w, at rates 0.1 and 0.05.
         assert float(backbone.weight) == pytest.approx(0.9**2 * 0.95**2, rel=1e-6)
 
-    def test_heads_train_too(self) -> None:
-        head = LinearHead(1, 1, generator(0, "head"))
-        with torch.no_grad():
-            head.weight.fill_(2.0)
-        backbone = Scale(3.0)
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            return {"product": Loss(batch["head"].mean())}
-
-        rule = Recipe(epochs=1, batch_size=8, lr=0.1, momentum=0, weight_decay=0)
-        trainer().optimise(phase(backbone, white([0]), objective, rule, head=head))
-        # d(a·w + b) = (w, a, 1).
-        assert float(head.weight) == pytest.approx(2 - 0.1 * 3)
-        assert float(backbone.weight) == pytest.approx(3 - 0.1 * 2)
-        assert float(head.bias) == pytest.approx(-0.1)
-
     def test_losses_are_means_per_image_of_the_last_epoch(self) -> None:
         def objective(batch: Batch) -> dict[str, Loss]:
             value = batch.labels.double().mean() + batch.epoch + 0 * batch["backbone"].sum()
@@ -217,19 +200,6 @@ class TestModules:
         assert all(same(state(m), b) for m, b in zip(frozen, before, strict=True))
         assert not any(module.training for module in frozen)
 
-    def test_batch_statistics_come_from_the_batch_and_running_ones_follow(self) -> None:
-        # One linear channel: images are white, so its normalised output is 0 and the running
-        # mean moves by momentum 0.1 from 0 towards 1.
-        norm = nn.BatchNorm2d(3)
-        backbone = nn.Sequential(norm, nn.Flatten())
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            assert float(batch["backbone"].detach().abs().max()) < 1e-6
-            return {"mean": Loss(batch["backbone"].mean())}
-
-        trainer().optimise(phase(backbone, white([0] * 4), objective))
-        assert present(norm.running_mean).tolist() == pytest.approx([0.1] * 3)
-
 
 def drifted(seed: int) -> CifarResNet:
     """A ResNet-8 whose batch norm has seen something, in eval mode."""
@@ -237,28 +207,6 @@ def drifted(seed: int) -> CifarResNet:
     with torch.no_grad():
         module(torch.rand(16, 3, 8, 8, generator=generator(seed, "seen")))
     return module.eval().requires_grad_(False)
-
-
-class TestNonFinite:
-    @pytest.mark.parametrize("bad", [math.nan, math.inf])
-    def test_phase_epoch_batch_and_loss_are_named(self, bad: float) -> None:
-        seen: list[int] = []
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            seen.append(batch.epoch)
-            value = batch["backbone"].mean()
-            factor = bad if seen.count(1) >= 2 else 1.0
-            return {"good": Loss(0 * value.detach()), "bad": Loss(factor * value)}
-
-        rule = Recipe(epochs=5, batch_size=2, lr=1e-3)
-        with pytest.raises(NonFiniteLossError) as caught:
-            trainer().optimise(phase(Scale(1.0), white([0] * 5), objective, rule, name="grow"))
-        message = str(caught.value)
-        assert "'bad'" in message
-        assert "phase 'grow', epoch 2, batch 2" in message
-        assert "\n" not in message
-        # Told at the end of the epoch it happened in, not later.
-        assert max(seen) == 1
 
 
 class TestDraws:
@@ -326,16 +274,6 @@ class TestSweeps:
         assert torch.equal(one, whole)
         assert torch.equal(two, whole)
 
-    def test_augmented_sweeps_keep_the_order_and_repeat(self) -> None:
-        plain = self.outputs(trainer(1, "shift"), augmented=False)
-        augmented = self.outputs(trainer(1, "shift"), augmented=True)
-        assert torch.equal(augmented, self.outputs(trainer(1, "shift"), augmented=True))
-        assert not torch.equal(augmented, plain)
-        # A shift by a pixel keeps the image's centre among its 3×3 neighbours.
-        centre = augmented.unflatten(1, (3, 8, 8))[:, :, 4, 4]
-        around = plain.unflatten(1, (3, 8, 8))[:, :, 3:6, 3:6].flatten(2)
-        assert bool((around == centre[:, :, None]).any(dim=2).all())
-
     def test_augmented_sweeps_draw_by_seed_task_and_name(self) -> None:
         later = trainer(1, "shift")
         later.start_task(2)
@@ -346,21 +284,6 @@ class TestSweeps:
             self.outputs(trainer(1, "shift"), augmented=True, name="other"),
         ]
         assert not any(torch.equal(one, other) for other in others)
-
-    def test_features_are_concatenated_in_eval_mode_and_modules_left_alone(self) -> None:
-        modules = [drifted(1), drifted(2).train()]
-        before = [state(module) for module in modules]
-        data = labelled({0: 5})
-        features = trainer().sweep(
-            Sweep(name="herd", parts=frozen_parts(modules), data=data, reducer=Collect())
-        )
-        assert features.shape == (5, 128)
-        assert modules[1].training
-        assert all(same(state(m), b) for m, b in zip(modules, before, strict=True))
-        assert isinstance(data.images, TensorImages)
-        with torch.no_grad():
-            expected = modules[1].eval()(data.images.pixels.float() / 255)
-        torch.testing.assert_close(features[:, 64:], expected, rtol=1e-4, atol=1e-5)
 
 
 class TestPrecision:
