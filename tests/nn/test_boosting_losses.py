@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grace.nn.losses.balance import effective_number_weights
-from grace.nn.losses.distillation import balanced_distillation, soft_distillation
+from grace.nn.losses.distillation import balanced_distillation
 
 
 def test_effective_number_weights_of_the_spec() -> None:
@@ -20,12 +20,6 @@ def test_effective_number_weights_of_the_spec() -> None:
     assert float(weights.sum()) == pytest.approx(60, abs=1e-4)
 
 
-def test_effective_number_weights_by_hand() -> None:
-    # β = ½: 1/(1 − ½) = 2 for one image, 1/(1 − ¼) = 4/3 for two; their sum is 10/3, so times 3/5.
-    weights = effective_number_weights(torch.tensor([1, 2]), 0.5)
-    assert weights.tolist() == pytest.approx([1.2, 0.8])
-
-
 def test_effective_number_weights_at_both_ends() -> None:
     counts = torch.tensor([1, 4])
     assert effective_number_weights(counts, 0.0).tolist() == [1.0, 1.0]
@@ -37,33 +31,6 @@ def test_effective_number_weights_at_both_ends() -> None:
 def test_a_class_without_images_weighs_like_one_image() -> None:
     weights = effective_number_weights(torch.tensor([0, 1]), 0.9)
     assert weights.tolist() == [1.0, 1.0]
-
-
-def test_soft_distillation_by_hand() -> None:
-    # T = 2: teacher σ((2 ln 3, 0)/2) = (3/4, 1/4), student σ((2 ln 4, 0)/2) = (4/5, 1/5); no T².
-    teacher = torch.tensor([[2 * math.log(3), 0.0]])
-    student = torch.tensor([[2 * math.log(4), 0.0]])
-    expected = -(0.75 * math.log(0.8) + 0.25 * math.log(0.2))
-    assert float(soft_distillation(student, teacher, 2.0)) == pytest.approx(expected, abs=1e-6)
-
-
-def test_soft_distillation_is_a_mean_over_the_batch() -> None:
-    # A second image whose student and teacher are even costs ln 2.
-    teacher = torch.tensor([[2 * math.log(3), 0.0], [7.0, 7.0]])
-    student = torch.tensor([[2 * math.log(4), 0.0], [-1.0, -1.0]])
-    first = -(0.75 * math.log(0.8) + 0.25 * math.log(0.2))
-    expected = (first + math.log(2)) / 2
-    assert float(soft_distillation(student, teacher, 2.0)) == pytest.approx(expected, abs=1e-6)
-
-
-def test_balanced_distillation_by_hand() -> None:
-    # Teacher (3/4, 1/4) weighted by (½, 3/2): (3/8, 3/8), renormalised (½, ½); student (4/5, 1/5).
-    teacher = torch.tensor([[2 * math.log(3), 0.0]])
-    student = torch.tensor([[2 * math.log(4), 0.0]])
-    weights = torch.tensor([0.5, 1.5])
-    expected = -0.5 * (math.log(0.8) + math.log(0.2))
-    loss = balanced_distillation(student, teacher, weights, 2.0)
-    assert float(loss) == pytest.approx(expected, abs=1e-6)
 
 
 def test_balanced_distillation_leaves_a_forgotten_class_alone() -> None:

@@ -43,23 +43,6 @@ def test_shortcut_subsamples_and_appends_zero_channels() -> None:
     assert torch.equal(shortcut[0, 1], torch.zeros(3, 3))
 
 
-def test_block_by_hand() -> None:
-    block = BasicBlock(1, 2, stride=2).eval()
-    with torch.no_grad():
-        block.conv1.weight.zero_()
-        block.conv2.weight.zero_()
-        block.conv1.weight[0, 0, 1, 1] = 2.0  # channel 0 doubles the pixel
-        block.conv1.weight[1, 0, 1, 1] = -1.0  # channel 1 negates it: the ReLU gives 0 or more
-        block.conv2.weight[0, 1, 1, 1] = 1.0  # channel 0 reads channel 1
-        block.conv2.weight[1, 0, 1, 1] = 3.0  # channel 1 reads channel 0
-    scale = 1 / math.sqrt(1 + 1e-5)  # fresh batch norm in eval mode
-    pixels = torch.tensor([[[[4.0, 9.0, -5.0], [9.0, 9.0, 9.0], [1.0, 9.0, -2.0]]]])
-    kept = torch.tensor([[4.0, -5.0], [1.0, -2.0]])
-    # channel 0: relu(relu(-x)·s² + x); channel 1: relu(3·relu(2x)·s² + 0)
-    expected = torch.stack([(kept + F.relu(-kept) * scale**2), 6 * F.relu(kept) * scale**2])
-    torch.testing.assert_close(block(pixels)[0], F.relu(expected))
-
-
 def plain_forward(network: CifarResNet, images: Tensor) -> Tensor:
     """Compute docs/protocols.md#resnet-32 with functions of the weights, not modules."""
 

@@ -148,16 +148,3 @@ def test_what_cannot_be_folded_is_copied(kind: type[nn.Module]) -> None:
     assert torch.equal(inference(images), module(images))
     assert num_batch_norms(inference) == 1
     assert not any(parameter.requires_grad for parameter in inference.parameters())
-
-
-def test_folded_weights_against_numpy() -> None:
-    """W' = W·γ/√(σ² + ε) and b' = (b − μ)·γ/√(σ² + ε) + β, for every output channel."""
-    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-    with_lived_statistics(module)
-    old = {name: tensor.double().numpy() for name, tensor in module.state_dict().items()}
-    new = [tensor for tensor in folded(module).state_dict().values() if tensor.dim()]
-    scale = old["1.weight"] / (old["1.running_var"] + 1e-5) ** 0.5
-    weight = torch.from_numpy(old["0.weight"] * scale[:, None, None, None]).float()
-    bias = torch.from_numpy((old["0.bias"] - old["1.running_mean"]) * scale + old["1.bias"])
-    torch.testing.assert_close(new[0], weight)
-    torch.testing.assert_close(new[1], bias.float())

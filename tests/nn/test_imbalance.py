@@ -55,16 +55,6 @@ STUDENT = torch.tensor([[2 * math.log(4), 0.0]])
 PLAIN = -(0.75 * math.log(0.8) + 0.25 * math.log(0.2))
 
 
-def test_distribution_aware_distillation_by_hand() -> None:
-    # p = (½, 1): the mixed logits are (ln 4 + ln 3, 0), divided by T (ln √12, 0).
-    root = math.sqrt(12)
-    mixed = -(0.75 * math.log(root / (root + 1)) + 0.25 * math.log(1 / (root + 1)))
-    found = distribution_aware_distillation(
-        STUDENT, TEACHER, torch.tensor([0.5, 1.0]), torch.tensor(0.25), 2.0
-    )
-    assert float(found) == pytest.approx(0.25 * PLAIN + 0.75 * mixed, abs=1e-6)
-
-
 def test_even_losses_leave_plain_distillation() -> None:
     found = distribution_aware_distillation(
         STUDENT, TEACHER, torch.tensor([0.6, 0.8]), torch.tensor(1.0), 2.0

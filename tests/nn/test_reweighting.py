@@ -19,11 +19,6 @@ def indices(*places: int) -> torch.Tensor:
     return torch.tensor(places, dtype=torch.int64)
 
 
-def test_accumulated_norms_by_hand() -> None:
-    found = accumulated_norms(torch.tensor([1.0, 2.0]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-    assert found.tolist() == [6.0, 2.0]
-
-
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
 def test_a_step_that_is_skipped_leaves_no_trace(bad: float) -> None:
     before = torch.tensor([1.0, 2.0])
@@ -68,15 +63,6 @@ def test_weighted_rows_of_weights_and_biases() -> None:
     rows = weighted_rows(weights, torch.tensor([[2.0, 4.0, 6.0], [1.0, 1.0, 1.0]]))
     assert rows.tolist() == [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]]
     assert weighted_rows(weights, torch.tensor([4.0, 5.0])).tolist() == [2.0, 10.0]
-
-
-def test_distillation_factor_by_hand() -> None:
-    learns = torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
-    keeps = torch.tensor([[0.0, 1.2], [1.6, 0.0], [0.0, 0.0]])
-    # Lengths 5 and 2.
-    assert float(distillation_factor(learns, keeps)) == pytest.approx(2.5)
-    # Whatever factor the loss has, the product is the same.
-    assert float(distillation_factor(learns, 10 * keeps)) == pytest.approx(0.25)
 
 
 def test_nothing_to_distil_gives_a_finite_factor() -> None:
