@@ -46,6 +46,7 @@ def test_sizes_are_those_of_the_files(saved: Path) -> None:
 def test_versions_and_classes_are_those_of_the_learner(saved: Path) -> None:
     found, learner = facts(ModelStore.open(saved)), Learner.load(saved)
     assert (found["versions"], found["rejected_versions"]) == ([1, 2, 3, 4, 5], [4])
+    assert (found["interrupted_update"], found["running_update"]) == (False, None)
     own, memory = found["in_use"], learner.method.memory
     assert (own["version"], own["num_updates"], own["num_backbones"]) == (5, 4, 2)
     assert own["saturation"] == learner.history[-1].outcome.saturation is not None

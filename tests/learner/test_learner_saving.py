@@ -194,6 +194,9 @@ def test_every_version_says_what_it_said_and_goes_on(
     before, after = (ModelStore.open(home).document(number) for number in (version + 1, 5))
     assert (after.parent, after.parts, after.exemplars) == (version, before.parts, before.exemplars)
     assert torch.equal(learner.predict_proba(PROBE), said[version])
+    learner.rollback(version)
+    assert teach(learner, version) == repeated
+    assert (learner.version, ModelStore.open(home).current()) == (5, 5)
     with pytest.raises(ValueError, match=r"has no version 9 \(it has 1, 2, 3, 4, 5\)"):
         learner.rollback(9)
     assert torch.equal(learner.predict_proba(PROBE), said[version])
