@@ -1,5 +1,6 @@
-"""What every method keeps to, continued: whole runs, seeds, devices, settings."""
+"""What every method keeps to, continued: whole runs, kills, seeds, devices, settings."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,24 @@ from grace.engine.trainer import NonFiniteLossError
 from grace.learner.learner import Learner
 from grace.runs.run import run as run_experiment
 from grace.runs.stream import Stream
-from grace.settings.experiment import EngineSettings, ScenarioSettings, SeedSettings
+from grace.settings.experiment import (
+    BackboneSettings,
+    EngineSettings,
+    ScenarioSettings,
+    SeedSettings,
+)
 from grace.settings.load import ConfigWarning
 from support.contract import PROBE, VARIANTS, every_variant, trains, with_epochs
 from support.counted_images import ReadCounts
-from support.recorded_streams import STREAM, teach
+from support.hand_worked import Killed
+from support.recorded_streams import STREAM, kept_parts, loaded, same_parts, teach
 from support.tiny_streams import (
+    SIZE,
     class_names,
+    create_home,
     dataset,
     labelled,
+    learn,
     learner,
     recipe,
     same,
@@ -42,6 +52,7 @@ trains_from_images = pytest.mark.parametrize(
 )
 """All but the probe, whose first work is a sweep, and whose head alone trains."""
 AMONG_ALL = [name for name in VARIANTS if name not in AMONG_NEW]
+TAKING_A_TRUNK = [name for name in VARIANTS if VARIANTS[name].traits.takes_frozen_trunk]
 
 
 @every_variant
@@ -186,3 +197,73 @@ def test_a_huge_learning_rate_is_noticed(variant: str) -> None:
     assert (made.history, made.class_names) == ([], [])
     assert made.method.classifiers() == {}
     assert (len(made.method.memory), made.size().num_backbones) == (0, 0)
+
+
+@every_variant
+def test_an_update_killed_after_every_epoch_and_every_sweep_ends_with_the_same_bits(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two epochs of two steps: the second starts from momenta, and from draws of its own."""
+    home, offer, perform = tmp_path / "home", Journal.offer_phase, Journal.perform
+    create_home(with_epochs(variant, 2), home)
+    teach(loaded(home, 0), labelled(STREAM[0]))
+    shutil.copytree(home, tmp_path / "straight")
+    straight = loaded(tmp_path / "straight", 1)
+    work = teach(straight, labelled(STREAM[1])).work
+    done: list[str] = []
+
+    def after_epoch(journal: Journal, number: int, phase: Any, *rest: Any, is_last: bool) -> None:
+        offer(journal, number, phase, *rest, is_last=is_last)
+        done.append(f"an epoch of {phase.name}")
+        if not is_last:
+            raise Killed
+
+    def after_item(journal: Journal, number: int, item: Any, *rest: Any) -> Any:
+        result = perform(journal, number, item, *rest)
+        if item.name not in done:
+            done.append(item.name)
+            raise Killed
+        return result
+
+    # A snapshot after every epoch, however short.
+    monkeypatch.setattr(Journal.__init__, "__defaults__", (0.0, 0.0))
+    monkeypatch.setattr(Journal, "offer_phase", after_epoch)
+    monkeypatch.setattr(Journal, "perform", after_item)
+    for _ in range(sum(2 if item.epochs else 1 for item in work)):
+        with pytest.raises(Killed):
+            teach(loaded(home, 1), labelled(STREAM[1]))
+    made = loaded(home, 1)
+    again = teach(made, labelled(STREAM[1]))
+    # Nothing was done twice.
+    expected = [[*[f"an epoch of {i.name}"] * (2 if i.epochs else 0), i.name] for i in work]
+    assert done == [name for names in expected for name in names]
+    assert same_parts(kept_parts(made), kept_parts(straight))
+    assert [(i.name, i.losses) for i in again.work] == [(i.name, i.losses) for i in work]
+
+
+@pytest.mark.parametrize("variant", TAKING_A_TRUNK)
+def test_a_frozen_trunk_never_changes(variant: str, tmp_path: Path) -> None:
+    """Stem and stage 1 of a ResNet-8 are the trunk; stages 2 and 3 learn."""
+    backbone = BackboneSettings(name="resnet20", train="last-stages", last_stages=2)
+    chosen = settings(VARIANTS[variant], backbone=backbone)
+    made = Learner.create(chosen, shape=(3, SIZE, SIZE), directory=tmp_path / "model")
+
+    def note(item: Work) -> None:
+        if isinstance(item, Phase):
+            assert not item.parts["trunk"].changes
+            assert [n for n, p in item.parts.items() if "images" in p.reads] == ["trunk"]
+
+    watch(made, before=note)
+    fresh, pixels = made.method.factory.backbone(1), torch.rand(2, 3, SIZE, SIZE)
+    later = [{2: 9}, {3: 9}, *([{0: 5}] if chosen.method.traits.learns_known_classes else [])]
+    learn(made, {0: 9, 1: 9})
+    learnt = state(made.method.network.backbones[0])
+    for counts in later:
+        learn(made, counts)
+    network: Any = made.method.network
+    assert len(list(network.trunk.children())) == 2
+    with torch.no_grad():
+        assert torch.equal(network.trunk(pixels), fresh.maps(pixels)[1])
+    assert not same(state(network.backbones[-1]), learnt)
+    # A saved learner has one trunk, and predicts the same.
+    assert same(Learner.load(tmp_path / "model").scores(PROBE.images), made.scores(PROBE.images))

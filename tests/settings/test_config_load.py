@@ -52,6 +52,7 @@ def test_every_packaged_experiment_resolves_for_every_method(name: str) -> None:
         (["seed=3"], {"seeds.initialisation": 3, "seeds.exemplars": 3}),
         (["method.base.lr=1e-3", "method.expand_at=[3, 5]"], {"method.base.lr": 1e-3}),
         (["method.expand_at=[3, 5]"], {"method.expand_at": (3, 5)}),
+        (["data.root=none", "memory.max_mb=none"], {"data.root": "none", "memory.max_mb": None}),
         (["data.classes=[001, on, 'a b']"], {"data.classes": ("001", "on", "a b")}),
         (["method.base.schedule=cosine"], {"method.base.milestones": ()}),
         (["method.base.epochs=20"], {"method.base.milestones": (12, 16)}),
