@@ -67,12 +67,6 @@ def test_one_folder_is_split_by_class(tmp_path: Path) -> None:
     assert torch.bincount(dataset.train.labels).tolist() == [8, 4, 4]
 
 
-def test_a_class_may_be_called_train(tmp_path: Path) -> None:
-    for number, name in enumerate(["train", "tram"]):
-        fill(tmp_path / name, 4, seed=number)
-    assert list(load(tmp_path).class_names) == ["train", "tram"]
-
-
 def test_sizes_are_brought_together_on_request(splits: Path) -> None:
     odd = splits / "train" / "bee" / "odd.png"
     image(77, (20, 10)).save(odd)
@@ -196,11 +190,3 @@ def test_imagenet100_is_read_from_an_imagenet_folder(tmp_path: Path) -> None:
         "'train/n00000005/000.bmp' and 'val/n00000000/000.bmp'"
     )
     assert len(dataset.train) == 100
-
-
-def test_an_imagenet_folder_with_loose_validation_images(tmp_path: Path) -> None:
-    fill(tmp_path / "train" / "n1", 1)
-    refused(
-        "sort the validation images into one folder per synset",
-        lambda: load_dataset(DataSettings(source="imagenet100", root=str(tmp_path))),
-    )

@@ -3,11 +3,19 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.datasets import load_digits
 
-from grace.data.arrays import chosen_classes, first_of_each, held_out
+from grace.data.arrays import (
+    chosen_classes,
+    first_of_each,
+    for_channels,
+    held_out,
+    to_channels,
+)
 from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.data.sources import load_dataset
 from grace.settings.experiment import DataSettings
@@ -35,22 +43,33 @@ def test_the_registry_of_sources_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_digits_are_all_there_once(digits: Dataset) -> None:
-    assert len(digits.train) + len(digits.test) == 1797
-    assert digits.train.images.shape == (1, 8, 8)
-    assert list(digits.class_names) == [str(number) for number in range(10)]
+def test_digits_are_scikit_learns(digits: Dataset) -> None:
     everything = torch.cat([all_pixels(digits.train), all_pixels(digits.test)])
+    reference = load_digits()
+    assert everything.shape == (1797, 1, 8, 8)
     # Level 16 is white.
-    reference = torch.from_numpy(load_digits().images)
     assert int(everything.max()) == 255
-    assert int(everything.sum()) == int((reference * 255 / 16).round().sum())
-
-
-def test_digits_are_split_by_class(digits: Dataset) -> None:
-    counts = torch.bincount(torch.from_numpy(load_digits().target))
+    assert int(everything.sum()) == int((reference.images * 255 / 16).round().sum())
+    assert list(digits.class_names) == [str(number) for number in range(10)]
+    counts = torch.bincount(torch.from_numpy(reference.target))
     tested = torch.bincount(digits.test.labels)
     assert tested.tolist() == [round(int(count) * 0.2) for count in counts]
     assert (tested + torch.bincount(digits.train.labels)).tolist() == counts.tolist()
+    levels = all_pixels(digits.train).double() / 255
+    assert (digits.mean, digits.std) == (
+        (pytest.approx(float(levels.mean())),),
+        (pytest.approx(float(levels.std(correction=0))),),
+    )
+    other = load_dataset(DataSettings(split_seed=1))
+    assert not torch.equal(all_pixels(other.test), all_pixels(digits.test))
+
+
+def test_colours_become_grey_as_by_pillow() -> None:
+    levels = torch.randint(0, 256, (5, 3, 6, 7), generator=torch.Generator().manual_seed(0)).byte()
+    grey = [Image.fromarray(own.permute(1, 2, 0).numpy()).convert("L") for own in levels]
+    assert np.array_equal(to_channels(levels, 1)[:, 0].numpy(), np.stack([*map(np.array, grey)]))
+    # Of the constants .2, .4 and .6: .299·.2 + .587·.4 + .114·.6.
+    assert for_channels((0.2, 0.4, 0.6), 1) == (pytest.approx(0.363),)
 
 
 def test_digits_can_be_chosen_limited_coloured_and_resized() -> None:

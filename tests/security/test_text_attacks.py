@@ -19,7 +19,6 @@ import pytest
 from grace.base.errors import GraceError
 from grace.cli import console
 from grace.runs.record import read_record, read_records
-from grace.settings import yaml_text
 from grace.settings.load import load_experiment
 from grace.studies.report import write_report
 from grace.studies.results import compared
@@ -115,20 +114,21 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
+NO_TEXT = {
+    "no UTF-8": b"\xff\xfe",
+    "no UTF-8 in a value": b"name: \xff",
+    "zeros": b"\x00" * 100,
+    "a half character": b"\xed\xa0\x80",
+}
+
+
+@pytest.mark.parametrize("name", [*BOMBS, *NO_TEXT])
 def test_configs(tmp_path: Path, name: str) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(BOMBS[name], encoding="utf-8", errors="surrogatepass")
+    path.write_bytes(NO_TEXT.get(name) or BOMBS[name].encode(errors="surrogatepass"))
     said = attack(lambda: load_experiment(str(path)))
     assert len(said) < 20_000
     assert bool(said) == (name not in ("colours",)), said
-
-
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    for data in (b"\xff\xfe", b"name: \xff", b"\x00" * 100, b"\xed\xa0\x80"):
-        path.write_bytes(data)
-        assert attack(lambda: load_experiment(str(path)))
 
 
 def places(tmp_path: Path) -> Iterator[Path]:
@@ -258,6 +258,25 @@ def test_lines_of_records(make_record: MakeRecord, name: str) -> None:
         (record.directory / file).write_bytes(kept)
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"saturation": 1e300}, "saturation"),
+        ({"confusion": [[1, 2], [3]]}, "not square"),
+        ({"num_new": -1}, "num_new"),
+        ({"seconds": {"learn": -1, "evaluate": 0, "total": 0}}, "seconds"),
+        ({"classifiers": {"a": {"all": 1, "per_task": [1, 2, 3]}}}, "3 per-task accuracies"),
+    ],
+)
+def test_shapes_and_numbers_of_records_agree(
+    make_record: MakeRecord, change: dict[str, Any], says: str
+) -> None:
+    path = make_record().directory / "tasks.jsonl"
+    first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(json.loads(first) | change), *rest, ""]))
+    assert says in attack(lambda: read_record(path.parent))
+
+
 def test_terminals(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ODD_TEXTS:
         console.say(text)
@@ -291,11 +310,3 @@ def test_pages(make_record: MakeRecord, text: str) -> None:
     other = everything_about([read_record(plain)])[2]
     assert abs(latex.count("\n") - other.count("\n")) < 8
     assert not any(cell[:1] in "=+-@" for cell in csv.split("\n")[1].split(",")[:3] if cell)
-
-
-def test_yaml_of_random_bytes() -> None:
-    draw = random.Random(SEED)  # noqa: S311
-    alphabet = "[]{}:,-?&*!|>'\"%@`# \n\tab01.<~"
-    for _ in range(200):
-        text = "".join(draw.choice(alphabet) for _ in range(draw.randrange(60)))
-        attack(lambda text=text: yaml_text.parse(text, "here"))  # type: ignore[misc]

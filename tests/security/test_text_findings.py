@@ -14,7 +14,6 @@ from grace.engine.device import Device
 from grace.engine.journal import Journal
 from grace.engine.launch import Launch
 from grace.methods.finetune import Finetune
-from grace.runs.record import read_record
 from grace.runs.run import run as run_experiment
 from grace.settings.experiment import DataSettings, EngineSettings, ScenarioSettings
 from grace.settings.load import load_experiment
@@ -81,30 +80,6 @@ class TestTerminal:
         assert result.exit_code == 2
         shown = result.output
         assert not any(mark in shown for mark in ("\x1b[31m", "\u202e", "\udcff"))
-
-
-class TestRecords:
-    @pytest.mark.parametrize(
-        ("change", "says"),
-        [
-            (lambda line: line | {"saturation": 1e300}, "saturation"),
-            (lambda line: line | {"confusion": [[1, 2], [3]]}, "not square"),
-            (lambda line: line | {"num_new": -1}, "num_new"),
-            (lambda line: line | {"seconds": {"learn": -1, "evaluate": 0, "total": 0}}, "seconds"),
-            (
-                lambda line: line | {"classifiers": {"a": {"all": 1, "per_task": [1, 2, 3]}}},
-                "3 per-task accuracies",
-            ),
-        ],
-    )
-    def test_shapes_and_numbers_agree(
-        self, make_record: MakeRecord, change: Any, says: str
-    ) -> None:
-        path = make_record().directory / "tasks.jsonl"
-        first, *rest = path.read_text().splitlines()
-        path.write_text("\n".join([json.dumps(change(json.loads(first))), *rest, ""]))
-        with pytest.raises(GraceError, match=says):
-            read_record(path.parent)
 
 
 @pytest.mark.usefixtures("tiny_backbones")
