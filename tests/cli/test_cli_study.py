@@ -1,23 +1,28 @@
-"""``grace study``: the list, the plan without torch, and what it prints."""
+"""``grace study`` and ``grace compare``: the list, the plan without torch, and what it prints."""
 
 import json
+import os
+import signal
 import sys
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from grace.studies import study as studies
 from grace.studies.plan import Found, Selection, study_cells
 from grace.studies.results import StudyResult
 from grace.studies.schema import list_studies, load_study
-from support import commands, one_process
+from support import one_process
+from support.commands import ran
 from support.synthetic_records import MakeRecord
+from support.synthetic_studies import made
 
-call = partial(commands.call, "study")
+Calls = list[dict[str, Any]]
 
 
 def test_the_list_names_every_study() -> None:
-    lines = call().stdout.splitlines()
+    lines = ran("study").stdout.splitlines()
     assert len(lines) == len(list_studies())
     assert lines[0].split()[:3] == ["ablation", "Table", "4:"]
 
@@ -50,46 +55,47 @@ def test_a_plan_counts_what_is_there_and_estimates_the_rest(
         "rows: {der: {method: der}, grace: {method: grace}}\n"
     )
     given = [file, "--plan", "--out", tmp_path / "studies", "--runs", tmp_path]
-    lines = call(*given).stdout.splitlines()
+    lines = ran("study", *given).stdout.splitlines()
     # A synthetic run has five tasks of 1.75 s: one DER is to be made. GRACE may take as long.
     assert lines[2].split() == ["p", "der", "1,2", "1", "done,", "1", "left", "8.8", "s"]
     assert lines[-1].startswith("4 runs: 1 done, 3 to make, about ")
-    states = json.loads(call(*given, "--json").stdout)["runs"]
+    states = json.loads(ran("study", *given, "--json").stdout)["runs"]
     assert list(states.values()) == ["done", "left", "left", "left"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
-        (["ablatoin"], "no packaged study 'ablatoin'; did you mean 'ablation'"),
-        (["ablation", "overview"], "'overview' is no setting"),
-        (["memory.size=3"], "'memory.size=3' is no study"),
-        (["ablation", "--scale", "smal"], "has no scale 'smal'; did you mean 'small'"),
-        (["ablation", "--protocols", "b0i5"], "has no protocol 'b0i5'"),
-        (["ablation", "--rows", "IFX"], "has no row 'IFX'"),
-        (["grid", "--rows", "0.4/0.9"], "no row '0.4/0.9': it is a point of row 'small-pairs'"),
-        (["ablation", "--seeds", "x"], "--seeds 'x': write seeds as 1,2,3 or 1-3"),
-        (["ablation", "method=der"], "choose rows, methods or seeds"),
-        (["ablation", "method.threshold=1"], "write methods.NAME.KEY="),
-        (["ablation", "--runs", "nowhere"], "--runs nowhere: there is no such folder"),
-        (["ablation", "--seeds", "2,1-3"], "seed 2 is given twice: name it once"),
-        (["ablation", "--rows", "der,IFL,der"], "cell der b0i4 s1 is given twice"),
-        (["ablation", "--protocols", "b0i4,b0i4"], "cell der b0i4 s1 is given twice"),
-        (["ablation", "data.root=nowhere"], "'nowhere' does not exist"),
-        (["grid", "--ray", "auto"], "--ray has no effect on --plan, which makes no runs"),
+        ("study ablatoin", "no packaged study 'ablatoin'; did you mean 'ablation'"),
+        ("study ablation overview", "'overview' is no setting"),
+        ("study memory.size=3", "'memory.size=3' is no study"),
+        ("study ablation --scale smal", "has no scale 'smal'; did you mean 'small'"),
+        ("study ablation --protocols b0i5", "has no protocol 'b0i5'"),
+        ("study ablation --rows IFX", "has no row 'IFX'"),
+        ("study grid --rows 0.4/0.9", "no row '0.4/0.9': it is a point of row 'small-pairs'"),
+        ("study ablation method=der", "choose rows, methods or seeds"),
+        ("study ablation method.threshold=1", "write methods.NAME.KEY="),
+        ("study ablation --runs nowhere", "--runs nowhere: there is no such folder"),
+        ("study ablation --seeds 2,1-3", "seed 2 is given twice: name it once"),
+        ("study ablation --rows der,IFL,der", "cell der b0i4 s1 is given twice"),
+        ("study ablation data.root=nowhere", "'nowhere' does not exist"),
+        ("study grid --ray auto --plan", "--ray has no effect on --plan, which makes no runs"),
+        ("study ablation --out file", "'file' is"),
+        ("compare --seeds one", "--seeds 'one': write seeds as 1,2,3 or 1-3"),
+        ("compare --seeds 3-1", "--seeds '3-1': write seeds as"),
+        ("compare --methods derr", "method: unknown method 'derr'; did you mean 'der'?"),
+        ("compare digits cifar10", "'cifar10' is no setting: after the experiment 'digits'"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], message: str) -> None:
-    result = call(*arguments, "--plan")
-    assert result.exit_code == 2
-    assert message in result.stderr
-
-
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "studies").touch()
-    result = call("ablation", "--out", tmp_path / "studies")
-    assert result.exit_code == 2
-    assert f"{tmp_path / 'studies'}" in result.stderr
+def test_what_is_wrong_is_said_in_one_line(
+    command: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    error = ran(*command.split(), code=2).stderr
+    assert message in error
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_the_lines_at_the_end(make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,11 +103,10 @@ def test_the_lines_at_the_end(make_record: MakeRecord, monkeypatch: pytest.Monke
     selection = Selection("published", rows=("der", "IFL"))
     cells = tuple(study_cells(study, selection))
     found = {cells[0].run: Found(make_record("der"))}
-    made = StudyResult(study, selection, cells, found, {"IFL b0i10 s1": "no room"})
-    monkeypatch.setattr("grace.studies.study.make_study", lambda *_, **__: made)
-    result = call("ablation")
-    lines = result.stdout.splitlines()
-    assert result.exit_code == 1
+    failures = {"IFL b0i10 s1": "no room"}
+    result = StudyResult(study, selection, cells, found, failures)
+    monkeypatch.setattr("grace.studies.study.make_study", lambda *_, **__: result)
+    lines = ran("study", "ablation", code=1).stdout.splitlines()
     assert lines[0] == "b0i10"
     titles = "Row Runs Last (%) paper Avg (%) paper Backbones"
     assert lines[1].split() == titles.split()
@@ -109,7 +114,7 @@ def test_the_lines_at_the_end(make_record: MakeRecord, monkeypatch: pytest.Monke
     assert any("the same data and settings" in line for line in lines)
     assert lines[-1] == "IFL b0i10 s1 failed: no room"
     assert any(line.startswith("B2") and "not measured" in line for line in lines)
-    told = json.loads(call("ablation", "--json").stdout)
+    told = json.loads(ran("study", "ablation", "--json", code=1).stdout)
     assert told["claims"]["B2"] == "not measured"
     assert set(told["tables"][0]["rows"][0]) == {
         *("Row", "Runs", "Last (%)", "Last (%) paper", "Avg (%)", "Avg (%) paper", "Backbones"),
@@ -123,6 +128,46 @@ def test_ray_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.Monkey
     study.write_text(
         "scales: {s: {protocols: {p: digits}, seeds: [1]}}\nrows: {der: {method: der}}\n"
     )
-    result = call(study, images, "--out", str(tmp_path / "studies"), "--ray", "auto")
-    assert result.exit_code == 2
+    result = ran("study", study, images, "--out", tmp_path / "studies", "--ray", "auto", code=2)
     assert "--ray needs ray: pip install 'grace-cil[cluster]'" in result.stderr
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, make_record: MakeRecord) -> Calls:
+    """Put a comparison that trains nothing in place of the real one."""
+    found: Calls = []
+
+    def compare(experiment: str, overrides: Any, **options: Any) -> StudyResult:
+        found.append({"experiment": experiment, "overrides": overrides, **options})
+        return made(make_record, {"der": [(60, 70, 3)] * 3}, columns=["last"])
+
+    monkeypatch.setattr(studies, "compare", compare)
+    return found
+
+
+def test_a_comparison(calls: Calls) -> None:
+    lines = ran("compare").stdout.splitlines()
+    assert lines[:3] == ["b0i10", "Row  Runs  Last (%)", "der     3     60.00"]
+    own = calls.pop()
+    assert (own["experiment"], own["methods"], own["seeds"]) == ("digits", (), [1, 2, 3])
+    assert own["directory"] is None
+    words = ["digits", "memory.size=50", "--methods", "der, wa", "--seeds", "2, 5-6,0"]
+    result = ran("compare", *words, "--jobs", "3", "--out", "there", "--json")
+    own = calls.pop()
+    assert (own["methods"], own["seeds"]) == (("der", "wa"), [2, 5, 6, 0])
+    assert (own["overrides"], own["directory"]) == (["memory.size=50"], Path("there"))
+    assert own["workers"].keywords == {"at_once": 3}
+    found = json.loads(result.stdout)
+    assert found["tables"][0]["rows"] == [{"Row": "der", "Runs": "3", "Last (%)": "60.00"}]
+    assert found["failures"] == {}
+
+
+def test_a_request_to_end_counts_as_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compare(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(studies, "compare", compare)
+    assert "the same command continues them" in ran("compare", code=130).stderr
+    assert signal.getsignal(signal.SIGTERM) is before
