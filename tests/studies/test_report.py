@@ -10,7 +10,7 @@ import pytest
 
 from grace.runs.model import RunRecord
 from grace.runs.record import read_record
-from grace.studies.report import report_page, write_report
+from grace.studies.report import report_page, write_page, write_report
 from grace.studies.table import Table
 from support.synthetic_records import MakeRecord
 
@@ -20,14 +20,13 @@ EVIL = "<script>alert('x')</script>&\"|%"
 @pytest.fixture
 def records(make_record: MakeRecord) -> list[RunRecord]:
     names = [EVIL, *(f"class {index}" for index in range(1, 10))]
+    bad = {"class_names": names, "experiment": "cifar10", "status": "failed", "error": EVIL}
     return [
-        make_record("grace", 1, class_names=names, experiment="cifar10", done=2, status="failed",
-                    error=EVIL),
+        make_record("grace", 1, done=2, **bad),
         make_record("grace", 1, class_names=names),
-        make_record("der", 1),
-        make_record("der", 2),
+        *(make_record("der", seed) for seed in (1, 2)),
         make_record("joint", 1, evaluated=[5]),
-    ]  # fmt: skip
+    ]
 
 
 class Seen(HTMLParser):
@@ -57,15 +56,21 @@ def test_the_page_is_self_contained_small_and_escaped(
     assert len(text.encode()) < 300_000
     found = seen(text)
     assert "script" not in found.tags
-    assert "&lt;script&gt;alert" in text
     assert "default-src 'none'" in text
+    assert "This run is failed after 2 of 5 tasks: &lt;script&gt;alert" in text
     assert text.count("<svg ") == 3  # Accuracy and backbones over tasks; the first run.
     for name, value in found.attributes:
         assert not name.startswith("on")
         if name in ("src", "href", "xlink:href"):
-            assert value is not None
-            assert value.startswith(("data:image/png", "#"))
-    assert "This run is failed after 2 of 5 tasks: &lt;script&gt;" in text
+            assert (value or "").startswith(("data:image/png", "#"))
+    write_page(path, text)  # An earlier report is replaced, and nothing else.
+    path.write_text("my thesis")
+    for place, why in ((path, "is no report"), (tmp_path, "is a directory")):
+        with pytest.raises(ValueError, match=why):
+            write_page(place, text)
+    assert path.read_text() == "my thesis"
+    with pytest.raises(ValueError, match="no run"):
+        write_report([], tmp_path / "new.html")
 
 
 @pytest.mark.parametrize(
@@ -87,22 +92,6 @@ def test_hostile_texts_stay_texts(odd: str, make_record: MakeRecord) -> None:
     assert set(seen(page).tags) <= {*seen(plain).tags, "strong"}
     assert "49" not in re.findall(r"<h1>(.*?)</h1>", page)
     write_report([record], record.directory / "report.html")
-
-
-def test_an_earlier_report_is_replaced_and_nothing_else(
-    records: list[RunRecord], tmp_path: Path
-) -> None:
-    path = tmp_path / "report.html"
-    write_report(records[:1], path)
-    write_report(records[1:2], path)
-    path.write_text("my thesis")
-    with pytest.raises(ValueError, match="is no report"):
-        write_report(records, path)
-    assert path.read_text() == "my thesis"
-    with pytest.raises(ValueError, match="is a directory"):
-        write_report(records, tmp_path)
-    with pytest.raises(ValueError, match="no run"):
-        write_report([], tmp_path / "new.html")
 
 
 def test_unfinished_runs_and_settings_of_other_versions_are_shown(
