@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.base.errors import DamagedError
 from grace.base.randomness import generator
 from grace.data.scenario import Task
 from grace.engine.journal import start_of
@@ -294,15 +293,6 @@ class TestClasses:
         even(phase, prototypes=[1.7 * math.log(2), 0.0], classes=[0.0], energy=[0.0] * 4)
         loss = losses_of(phase, [1])["classification"]
         assert float(loss.value) == pytest.approx(-math.log(2 / 4), abs=1e-6)
-
-    def test_it_knows_the_classes_of_every_task(self) -> None:
-        made = taught({0: 4, 1: 4}, {2: 4}, {0: 2, 3: 4, 4: 4})
-        assert beef_of(made).values.class_counts == [2, 1, 2]
-        saved = made.method.state.collect()
-        for wrong in ([2, 3], [2, 1, 3], [2, 3, 0]):
-            values = {**saved.values, "class_counts": wrong}
-            with pytest.raises(DamagedError, match="count the classes"):
-                made.method.state.restore(type(saved)(values, saved.parts), 5)
 
 
 def test_the_plan_counts_the_steps_of_the_samples() -> None:

@@ -19,7 +19,7 @@ from grace.methods.memo import Memo
 from grace.methods.replay import Replay
 from grace.methods.tagfex import TagFex
 from grace.methods.wa import WA
-from grace.nn.heads import MASKED, LinearHead
+from grace.nn.heads import LinearHead
 from support.driven import batch, drive, forget, head_of
 from support.tiny_streams import learner, task
 from support.typed import typed
@@ -186,16 +186,3 @@ def test_auxiliary_labels_are_not_smoothed() -> None:
         outputs = {"auxiliary": torch.tensor([[2.0, 0.0, 1.0]])}
         auxiliary.append(phase.objective(batch(phase, [3], outputs))["auxiliary"].value)
     assert auxiliary[0] == auxiliary[1]
-
-
-def test_forgotten_classes_get_no_part_of_smoothed_labels() -> None:
-    """Their logit is −10000: a part of any size would be all that the loss consists of."""
-    method = learner(Replay.Settings(label_smoothing=0.3)).method
-    drive(method, task(1, {0: 4, 1: 4}, 0))
-    forget(method, [0])
-    work = replace(task(2, {2: 4, 3: 4}, 2), forgotten=frozenset([0]))
-    phase = typed(Phase, next(method.learn(work)))
-    logits = torch.tensor([[MASKED, math.log(2), 0.0, 0.0]])
-    loss = phase.objective(batch(phase, [1], {"head": logits}))["classification"]
-    expected = -0.8 * math.log(1 / 2) - 0.2 * math.log(1 / 4)
-    assert float(loss.value.detach()) == pytest.approx(expected, abs=1e-6)

@@ -128,24 +128,6 @@ class TestBoosting:
         # New images and all exemplars: 13 // 2 each, of 4.
         assert phase.data.labels.tolist() == [2] * 4 + [3] * 4 + [0] * 4 + [1] * 4
 
-    def test_weights_of_each_task(self) -> None:
-        made = method(memory_size=2, boosting_beta=[0.5, 0.0])
-        drive(made, task(1, {0: 4, 1: 4}, 0))
-        made.memory.restore({}, {})  # no old images: as if one each
-        first = next(made.learn(task(2, {2: 2}, 2)))
-        later = next(made.learn(task(3, {2: 2}, 2)))
-        last = next(made.learn(task(4, {2: 2}, 2)))
-        values = []
-        for phase in (first, later, last):
-            assert isinstance(phase, Phase)
-            even(phase, [math.log(2), 0.0, 0.0], [0.0] * 3)
-            values.append(float(losses_of(phase, [0])["classification"].value))
-        # β = ½ divides ln 2 by 9/8; β = 0 by nothing, and goes on to hold.
-        power = 2 ** (8 / 9)
-        assert values == pytest.approx(
-            [-math.log(power / (power + 2)), math.log(2), math.log(2)], abs=1e-6
-        )
-
     def test_a_forgotten_class_does_not_count(self) -> None:
         made = method(memory_size=6, boosting_beta=0.5)
         drive(made, task(1, {0: 2, 1: 2, 2: 2}, 0))

@@ -194,14 +194,6 @@ def test_the_first_check_holds_without_limits_of_a_process(tmp_path: Path, name:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000
 
 
-def test_what_follows_an_image_is_none_of_its_scans(tmp_path: Path) -> None:
-    whole = encoded(Image.new("L", (1000, 1000), 100), "JPEG", progressive=True)
-    film = put(tmp_path / "b.jpg", whole + 3000 * whole[whole.rindex(b"\xff\xda") : -2])
-    assert read_pixels(film, Reading(1, 8)).shape == (8, 8, 1)
-    few = jpeg_with(bytes(1000))
-    assert read_pixels(put(tmp_path / "a.jpg", few), Reading(3, 8)).shape == (8, 8, 3)
-
-
 def test_a_folder_of_attacks_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them takes seconds: a thousand would take hours."""
     paths = [put(tmp_path / f"{number}.png", noise(number)) for number in range(5)]
