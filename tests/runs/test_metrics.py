@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,14 +64,3 @@ def test_ranges_and_the_bound_between_the_two(rows: tuple[list[float], ...]) -> 
     assert -100 <= transfer <= 100
     # The best accuracy is at least the first one: forgetting ≥ −BWT.
     assert forgetting >= -transfer - 1e-9
-
-
-def test_streams_of_random_accuracies_against_numpy() -> None:
-    square = 100 * np.random.default_rng(4).random((7, 7))
-    square[np.triu_indices(7, 1)] = -np.inf
-    matrix = metrics.accuracy_matrix([square[t, : t + 1].tolist() for t in range(7)])
-    drops = square[:, :6].max(axis=0) - square[6, :6]
-    assert metrics.forgetting(matrix) == pytest.approx(float(drops.mean()))
-    transfers = square[6, :6] - np.diag(square)[:6]
-    assert metrics.backward_transfer(matrix) == pytest.approx(float(transfers.mean()))
-    assert metrics.average(square[6].tolist()) == pytest.approx(float(np.mean(square[6])))
