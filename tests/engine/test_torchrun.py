@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from support.contract import VARIANTS, keeps_exemplars, trains
-from support.two_processes import LEFT_OVER, STREAM
+from support.contract import keeps_exemplars, trains
+from support.two_processes import LEFT_OVER, METHODS, STREAM
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()),
@@ -45,11 +45,11 @@ def found(folder: Path) -> Found:
     return one, two
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", METHODS)
 def test_a_method_learns_what_one_process_would(found: Found, variant: str) -> None:
     one, two = (process["taught"][variant] for process in found)
     items = {entry["item"] for entry in one["gradients"]}
-    if not VARIANTS[variant].traits.trains_backbone:
+    if not METHODS[variant].traits.trains_backbone:
         # Its head alone trains, on features; nearest class means do not train at all.
         assert items == ({"head"} if trains(variant) else set())
     else:
