@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, call
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -274,14 +274,6 @@ class TestFailures:
 class TestResumingWithoutItsCheckpoint:
     """tests/test_nothing_lost.py has the runs that go on from it."""
 
-    def test_a_run_that_failed_fails_again_and_says_why(self, tmp_path: Path) -> None:
-        wild = settings(Replay.Settings(base=recipe(2), update=recipe(8, lr=1e30)))
-        for resume in (False, True):
-            with pytest.raises(NonFiniteLossError, match="phase 'update'"):
-                run_experiment(wild, directory=tmp_path / "run", dataset=IMAGES, resume=resume)
-            record = read_record(tmp_path / "run")
-            assert (record.info.status, len(record.tasks)) == ("failed", 1)
-
     @pytest.mark.parametrize("missing", ["checkpoint", "checkpoint/state.safetensors"])
     def test_a_run_begins_anew(self, tmp_path: Path, missing: str) -> None:
         method = Replay.Settings(base=recipe(2), update=recipe(2))
@@ -298,17 +290,6 @@ class TestResumingWithoutItsCheckpoint:
         ]
         names = sorted(path.name for path in (tmp_path / "run").iterdir())
         assert names == ["run.json", "tasks.jsonl"]
-
-
-def test_progress_hears_tasks(tmp_path: Path) -> None:
-    heard = Mock()
-    chosen = settings(Finetune.Settings(base=recipe(), update=recipe()))
-    record = run_experiment(chosen, directory=tmp_path / "run", progress=heard, dataset=IMAGES)
-    names = record.info.class_names
-    assert heard.task_started.call_args_list == [
-        call(number, 3, [*names[2 * number - 2 : 2 * number]]) for number in (1, 2, 3)
-    ]
-    assert heard.task_finished.call_args_list == [call(task) for task in record.tasks]
 
 
 @pytest.mark.filterwarnings("error")

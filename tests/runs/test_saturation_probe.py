@@ -22,7 +22,6 @@ from grace.runs.provenance import fingerprints
 from grace.runs.record import RecordWriter
 from grace.runs.run import run as run_experiment
 from grace.settings.experiment import MeasureName, MeasureSettings, ScenarioSettings
-from grace.settings.problems import settings_without_effect
 from support.interruptions import call_number, interrupted
 from support.recorded_streams import kept_parts, pixels, same_parts, teach
 from support.tiny_streams import dataset, labelled, learner, recipe, settings, watch
@@ -187,20 +186,3 @@ def test_measures_belong_to_the_run_and_to_no_other_fingerprint() -> None:
     assert of(MeasureSettings(images=5)) == none
     assert {key for key in none if none[key] != few[key]} == {"run"}
     assert of(MeasureSettings(measures=("fisher",), images=5))["run"] != few["run"]
-
-
-def test_settings_of_measures_that_are_not_taken_have_no_effect() -> None:
-    paths = [f"probe.{name}" for name in MeasureSettings.model_fields]
-    assert settings_without_effect(settings(GRACE, probe=ALL), paths) == []
-    chosen = settings(GRACE, probe=MeasureSettings(measures=("fisher",)))
-    idle = settings_without_effect(chosen, paths)
-    assert idle == [
-        f'probe.{name} has no effect: probe.measures is ["fisher"]'
-        for name in MeasureSettings.model_fields
-        if name.startswith(("adversarial", "expected", "hessian"))
-    ]
-    assert len(idle) == 6
-    norm = settings(GRACE, probe=MeasureSettings(measures=("weight_norm",)))
-    assert settings_without_effect(norm, ["probe.images"]) == [
-        'probe.images has no effect: probe.measures is ["weight_norm"]'
-    ]

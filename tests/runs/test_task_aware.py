@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 
@@ -42,20 +40,6 @@ def test_every_predictor_is_measured_with_and_without_the_task() -> None:
     assert [(one.all, one.task_aware.all) for one in found.values()] == [(25, 75), (0, 25)]
     assert confusion == confusion_matrix(SCORES.argmax(dim=1), LABELS, 5)
     assert compare_predictions({}, LABELS, [2, 3]) == ({}, None)
-
-
-def test_chance_is_one_in_the_classes_of_the_task() -> None:
-    """Scores of noise: 1/10 of all classes, 1/2 and 1/8 within tasks of two and of eight."""
-    draws = torch.Generator().manual_seed(4)
-    labels = torch.arange(10).repeat(2000)
-    scores = torch.rand(len(labels), 10, generator=draws)
-    told = task_aware_predictions(scores, labels, [2, 8])
-    # Three standard errors: 3·sqrt(p(1 − p)/n) for n = 4,000 and 16,000 images.
-    first, second = accuracies(told, labels, [2, 8])["per_task"]
-    assert first == pytest.approx(50, abs=2.4)
-    assert second == pytest.approx(12.5, abs=0.8)
-    untold = float((scores.argmax(dim=1) == labels).double().mean())
-    assert untold == pytest.approx(0.1, abs=0.007)
 
 
 # Uneven tasks of 2, 1 and 2 classes; rows are true classes.
@@ -114,29 +98,6 @@ def test_a_forgotten_class_stays_hidden_within_its_task() -> None:
     assert task_aware_predictions(scores, torch.tensor([2]), [1, 2]).tolist() == [2]
 
 
-def test_a_task_of_one_class_is_right_by_construction() -> None:
-    scores = torch.tensor([[3.0, 2.0, -50.0], [0.0, 9.0, 8.0]])
-    assert task_aware_predictions(scores, torch.tensor([2, 2]), [2, 1]).tolist() == [2, 2]
-
-
 def test_a_task_without_new_classes_has_no_column() -> None:
     scores = torch.tensor([[1.0, 2.0, 5.0]])
     assert task_aware_predictions(scores, torch.tensor([0]), [2, 0, 1]).tolist() == [1]
-
-
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=5).filter(any), st.integers(0, 10_000))
-def test_whoever_is_right_among_all_classes_is_right_among_fewer(
-    task_sizes: list[int], seed: int
-) -> None:
-    """Image by image; equal for one task. Few levels of score, so that there are ties."""
-    draws = torch.Generator().manual_seed(seed)
-    seen = sum(task_sizes)
-    scores = torch.randint(0, 4, (40, seen), generator=draws).float()
-    labels = torch.randint(0, seen, (40,), generator=draws)
-    untold, told = scores.argmax(dim=1), task_aware_predictions(scores, labels, task_sizes)
-    assert bool((told[untold == labels] == labels[untold == labels]).all())
-    starts = [sum(task_sizes[:task]) for task in range(len(task_sizes))]
-    for label, answer in zip(labels.tolist(), told.tolist(), strict=True):
-        own = [range(s, s + n) for s, n in zip(starts, task_sizes, strict=True)]
-        assert answer in next(classes for classes in own if label in classes)
-    assert torch.equal(task_aware_predictions(scores, labels, [seen]), untold)
