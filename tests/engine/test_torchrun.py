@@ -118,33 +118,12 @@ class TestRuns:
         for runs in (process["runs"] for process in found):
             assert runs["again"] == {**runs["resumed"], "weights": ""}
 
-    def test_a_run_that_fails_ends_once_the_record_says_why(self, found: Found) -> None:
-        one, two = (process["runs"]["wild"] for process in found)
-        assert one == two
-        assert one["status"] == "failed"
-        assert one["recorded"] == one["error"]
-        assert "not finite in phase 'base', epoch 1" in one["error"]
-
-    def test_a_command_prints_once(self, found: Found) -> None:
-        first, second = (process["command"] for process in found)
-        assert first["out"].count("Last") == first["out"].count("record") == 1
-        assert first["err"].count("task 3/3: update") == 1
-        assert second == {"out": "", "err": "", "code": 0}
-        assert first["code"] == 0
-
 
 GONE = "another process has ended or cannot be reached: "
 STOPPED = [2, -signal.SIGTERM]  # The second one waits to be told to stop.
 # What the first process says, and the second; their exit codes; the record's status.
 FAILURES = {
     "no_data": (r"error: '\S+nothing' does not exist: [^\n]*\n", "", STOPPED, None),
-    # From Python it is one line in both.
-    "occupied": (
-        r"(\S+record exists already: choose another directory or remove it\n)",
-        f"PeerGoneError: {GONE}GraceError: \\1",
-        [3, 3],
-        None,
-    ),
     # Said once, though the first process is a second late to record it.
     "full": (r"(?s).*task 1/5.*error: ([^\n]*)\n.*", "", STOPPED, "failed"),
     # After half a second, in which the first one might have failed too.

@@ -23,12 +23,10 @@ import grace.data.sources
 from grace.base.errors import GraceError
 from grace.cli import main
 from grace.data.images import TensorImages
-from grace.engine.ranks import PeerGoneError, Ranks
-from grace.methods.replay import Replay
+from grace.engine.ranks import Ranks
 from grace.runs.record import RecordWriter
-from grace.runs.run import run as run_experiment
 from grace.runs.stream import Stream
-from support.tiny_streams import dataset, recipe, settings
+from support.tiny_streams import dataset
 
 WORDS = [
     *("digits", "method=der", "method.base.epochs=1", "method.grow.epochs=1"),
@@ -74,19 +72,6 @@ def alone(rank: int, folder: Path) -> None:
     command(folder)
 
 
-def occupied(rank: int, folder: Path) -> None:
-    """From Python, where the first process has an error of its own; nobody is told to stop."""
-    (folder / "record").mkdir(exist_ok=True)
-    (folder / "record" / "mine").touch()
-    chosen = settings(Replay.Settings(base=recipe(), update=recipe()))
-    try:
-        run_experiment(chosen, directory=folder / "record", dataset=dataset(4))
-    except PeerGoneError as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-    except ValueError as error:
-        sys.exit(str(error))
-
-
 def other_settings(rank: int, folder: Path) -> None:
     command(folder, f"method.base.lr=0.0{rank + 1}")
 
@@ -118,9 +103,6 @@ def started(act: Act, rank: int, folder: Path) -> int:
     except BaseException:
         sys.excepthook(*sys.exc_info())
         code = 99
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-        code = 3
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -161,7 +143,7 @@ def kept_store() -> Iterator[int]:
 def find(folder: Path) -> None:
     """Write down how each run ended: what its processes said, their exit codes, the record."""
     found = {}
-    for act in (no_data, full, alone, occupied, other_settings, other_data):
+    for act in (no_data, full, alone, other_settings, other_data):
         place = folder / act.__name__
         place.mkdir()
         with kept_store() as port:
@@ -171,7 +153,7 @@ def find(folder: Path) -> None:
                 "TORCHELASTIC_USE_AGENT_STORE": "True",
             }
             processes = [started(act, rank, place) for rank in (0, 1)]
-            codes = ended(processes, stops_all=act not in (alone, occupied))
+            codes = ended(processes, stops_all=act is not alone)
         record = place / "record" / "run.json"
         info = json.loads(record.read_text()) if record.exists() else {}
         said = [(place / f"{rank}.txt").read_text() for rank in (0, 1)]

@@ -9,7 +9,6 @@ command line.
 import contextlib
 import hashlib
 import importlib
-import io
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,7 +28,6 @@ import grace.methods.module_factory
 import grace.runs.stream
 from grace.base.randomness import generator
 from grace.base.tensors import encode
-from grace.cli import main
 from grace.data.augmentation import build_augmentation
 from grace.engine.journal import Journal
 from grace.engine.parts import frozen
@@ -44,7 +42,6 @@ from grace.methods.ewc import EWC
 from grace.methods.grace import Grace
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
-from grace.runs.record import read_record
 from grace.runs.run import run as run_experiment
 from grace.runs.stream import Stream
 from grace.settings.experiment import BackboneSettings, EngineSettings, ScenarioSettings
@@ -337,29 +334,7 @@ def runs(folder: Path) -> dict[str, Any]:
     with killed(grace.runs.stream, "refuse_diverged", 3):
         run(held, folder / "fisher resumed")
     found["fisher resumed"] = run(held, folder / "fisher resumed")
-    wild = Grace.Settings(base=recipe(2, 1e30), grow=own, compress=own)
-    try:
-        run(wild, folder / "wild")
-    except NonFiniteLossError as error:
-        # As it stands for whoever comes first.
-        info = read_record(folder / "wild").info
-        found["wild"] = {"error": str(error), "status": info.status, "recorded": info.error}
-        dist.destroy_process_group()
     return {**found, "heard": heard.events}
-
-
-def command(folder: Path) -> dict[str, Any]:
-    """What a run prints that is asked for by a command."""
-    recipes = [f"method.{name}.epochs=1" for name in ("base", "update")]
-    words = ["method=replay", "engine.threads=1", "engine.compile=false", "seed=1", *recipes]
-    sys.argv = ["grace", "run", "digits", "--no-report", "--out", str(folder / "command"), *words]
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-    return {"out": out.getvalue(), "err": err.getvalue(), "code": code}
 
 
 def find(folder: Path) -> None:
@@ -373,7 +348,7 @@ def find(folder: Path) -> None:
         rank = ranks.rank
         found["taught"] = {name: taught(method, ranks) for name, method in METHODS.items()}
         found["small works"] = small_works(ranks)
-    found |= {"runs": runs(folder), "command": command(folder)}
+    found["runs"] = runs(folder)
     (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
