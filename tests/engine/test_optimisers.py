@@ -15,7 +15,6 @@ from grace.base.randomness import generator
 from grace.engine.phase import Batch, Loss, LossGradients, Part
 from grace.methods.classification import classification
 from grace.nn.heads import LinearHead
-from grace.nn.resnets import CifarResNet
 from grace.settings.recipe import Recipe
 from support.hand_worked import MeanTimes, phase, recipe, trainer, value_of, white
 from support.tiny_streams import labelled, same, state
@@ -149,35 +148,6 @@ class TestGroups:
 
 
 class TestRules:
-    def test_a_rule_that_gives_the_sum_changes_no_bit(self) -> None:
-        found = []
-        for has_rule in (True, False):
-            backbone = CifarResNet(8, 3, generator(5, "backbone"))
-            head = LinearHead(64, 3, generator(5, "head"))
-
-            def objective(batch: Batch) -> dict[str, Loss]:
-                losses = classification(batch)
-                return {**losses, "length": Loss(batch["backbone"].square().mean(), 0.3)}
-
-            def summed(gradients: LossGradients) -> Mapping[str, Tensor]:
-                names = [f"head.{name}" for name in ("weight", "bias")]
-                names += [f"backbone.{name}" for name, _ in backbone.named_parameters()]  # noqa: B023
-                return gradients.of(["classification", "length"], names)
-
-            parts = {"backbone": Part(backbone), "head": Part(head, ["backbone"])}
-            item = phase(
-                parts,
-                objective=objective,
-                recipe=recipe(epochs=2, momentum=0.9),
-                data=DATA,
-                rule=summed if has_rule else None,
-            )
-            result = trainer().optimise(item)
-            found.append((state(backbone), state(head), result))
-        torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=0)
-        torch.testing.assert_close(found[0][1], found[1][1], rtol=0, atol=0)
-        assert found[0][2] == found[1][2]
-
     def test_what_it_gives_counts_and_all_else_has_the_sum(self) -> None:
         one, two = MeanTimes(0.0), MeanTimes(0.0)
 

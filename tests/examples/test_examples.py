@@ -58,11 +58,6 @@ def test_a_search_finds_the_best_threshold(run: Run, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("trial-*/run.json"))) == 2
 
 
-def test_a_refusal_is_one_line(run: Run) -> None:
-    with pytest.raises(SystemExit, match=r"^error: method = 'derr' .*did you mean 'der'"):
-        run("compare_methods.py", "derr")
-
-
 def test_a_learner_is_updated_from_arrays(run: Run) -> None:
     # A threshold of 0 always expands: nothing is distilled from a teacher of one epoch.
     shown = run("learn_from_arrays.py", "--epochs", "1", "method.threshold=0")

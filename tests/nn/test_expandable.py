@@ -3,7 +3,7 @@ import torch
 from grace.base.randomness import generator
 from grace.nn.expandable import ExpandableNetwork, copy_of
 from grace.nn.heads import LinearHead
-from grace.nn.resnets import CifarResNet, TorchvisionResNet
+from grace.nn.resnets import CifarResNet
 
 
 def small(seed: int = 0) -> CifarResNet:
@@ -25,17 +25,6 @@ def test_features_are_concatenated_in_order_and_the_head_reads_them() -> None:
     weight, bias = both.head.weight, both.head.bias
     expected = first @ weight[:, :64].T + second @ weight[:, 64:].T + bias
     torch.testing.assert_close(both(images), expected)
-
-
-def test_backbones_may_differ_in_width() -> None:
-    wide = TorchvisionResNet("resnet18", "cifar", 3, 0)
-    head = LinearHead(64 + 512, 4, generator(0, "head"))
-    mixed = ExpandableNetwork([small(), wide], head).eval()
-    images = torch.randn(2, 3, 8, 8)
-    narrow, rest = mixed.features(images).split([64, 512], dim=1)
-    assert torch.equal(narrow, mixed.backbones[0](images))
-    assert torch.equal(rest, wide(images))
-    assert mixed.feature_dim == 576
 
 
 def test_parameters_with_and_without_heads() -> None:

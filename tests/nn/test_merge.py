@@ -28,10 +28,6 @@ def test_published_protocols(
     assert merge_weight(preserved, biased, gamma=5) == pytest.approx(w, abs=5e-5)
 
 
-def test_without_memory_the_bias_is_one() -> None:
-    assert bias(500, 0) == 1.0
-
-
 @given(p=st.floats(0.01, 1), b=st.floats(0.01, 1), gamma=st.floats(0.02, 20))
 def test_weight_is_the_power_mean(p: float, b: float, gamma: float) -> None:
     assert merge_weight(p, b, gamma) == pytest.approx(float(pmean([p, b], gamma)), rel=1e-6)

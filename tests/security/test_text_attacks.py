@@ -148,21 +148,6 @@ def test_what_stands_in_place_of_a_config(tmp_path: Path) -> None:
         assert attack(lambda path=path: load_experiment(str(path))), path  # type: ignore[misc]
 
 
-def test_what_stands_in_place_of_a_record(make_record: MakeRecord, tmp_path: Path) -> None:
-    (tmp_path / "odd").mkdir()
-    record = make_record()
-    for odd in places(tmp_path / "odd"):
-        for name in ("run.json", "tasks.jsonl"):
-            place, kept = record.directory / name, (record.directory / name).read_bytes()
-            place.unlink()
-            place.symlink_to(odd, target_is_directory=odd.is_dir())
-            # A link to nothing is a record without tasks.
-            said = attack(lambda: read_record(record.directory))
-            assert said or odd.name == "gone.yaml", odd
-            place.unlink()
-            place.write_bytes(kept)
-
-
 @pytest.mark.parametrize(
     "text",
     [

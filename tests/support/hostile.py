@@ -409,8 +409,6 @@ by its hash, but other values of many fields and weights are as good."""
 
 # Work of another kind than reading and writing files: never any part of it.
 RUNS = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.", "socket.", "pickle.")
-CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate")
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 LIMIT = 10
 """Processor seconds."""
 MEMORY = 1 << 30
@@ -423,20 +421,18 @@ class TooSlowError(BaseException):
 
 @final
 class Guard:
-    """Notes what is opened, changed and run while it watches. One per process: audit hooks stay."""
+    """Notes what is opened elsewhere, and run. One per process: audit hooks stay."""
 
     def __init__(self) -> None:
         source = Path(__file__).parents[2]
         roots = (sys.prefix, sys.base_prefix, *sys.path, source / "src", source / "tests")
         self._libraries = tuple({os.path.realpath(root) for root in roots})
         self._wrong: list[str] | None = None
-        self._model, self._may_write = "", False
+        self._model = ""
         sys.addaudithook(self._hear)
 
     @contextmanager
-    def watching(
-        self, model: Path, *, may_write: bool, seconds: float = LIMIT
-    ) -> Iterator[list[str]]:
+    def watching(self, model: Path, seconds: float = LIMIT) -> Iterator[list[str]]:
         """Watch some work on a learner: gives the list of what it does wrong, by which it grows."""
 
         def stop(*_: object) -> None:
@@ -445,7 +441,7 @@ class Guard:
         wrong: list[str] = []
         before = signal.signal(signal.SIGPROF, stop)
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        self._model, self._may_write = os.path.realpath(model), may_write
+        self._model = os.path.realpath(model)
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, -1))
         signal.setitimer(signal.ITIMER_PROF, seconds)
         self._wrong = wrong
@@ -467,33 +463,14 @@ class Guard:
             event == "exec" and not self._is_library(arguments[0].co_filename)
         ):
             wrong.append(f"{event}{arguments!r:.300}")
-        elif event in ("open", "os.listdir", "os.scandir"):
-            if not isinstance(arguments[0], int):
-                flags = arguments[2] if event == "open" else 0
-                self._judge(wrong, event, arguments[0], changes=bool(flags & WRITES))
-        elif event in CHANGES:
-            folder = arguments[-1] if isinstance(arguments[-1], int) else -1
-            for path in arguments[: 2 if event in ("os.rename", "os.link") else 1]:
-                if not isinstance(path, int):
-                    base = Path(f"/proc/self/fd/{folder}").readlink() if folder >= 0 else Path()
-                    self._judge(wrong, event, base / os.fsdecode(path), changes=True)
+        elif event in ("open", "os.listdir", "os.scandir") and not isinstance(arguments[0], int):
+            name = os.fsdecode(arguments[0])
+            real = os.path.realpath(name)
+            # A bare name is in a folder that is being removed, of which the event does not tell.
+            is_there = "/" in name or os.path.lexists(name)
+            if is_there and not f"{real}/".startswith(f"{self._model}/"):
+                wrong.extend([f"{event}: {name!r}"] * (not self._is_library(real)))
         self._wrong = wrong
-
-    def _judge(self, wrong: list[str], event: str, path: Any, *, changes: bool) -> None:
-        name = os.fsdecode(path)
-        if "/" not in name and not changes and not os.path.lexists(name):
-            return  # In a folder that is being removed, of which the event does not tell.
-        own = Path(name).absolute()
-        # A link itself is what is removed or renamed.
-        is_itself = event in CHANGES
-        real = str(own.parent.resolve() / own.name) if is_itself else os.path.realpath(own)
-        if f"{real}/".startswith(f"{self._model}/"):
-            if changes and not self._may_write:
-                wrong.append(f"{event} changes {name!r}")
-        elif changes and "/__pycache__/" in real and self._is_library(real):
-            return  # Python keeps what it compiled.
-        elif changes or not self._is_library(real):
-            wrong.append(f"{event} leaves the model: {name!r}")
 
     def _is_library(self, path: str) -> bool:
         return path.startswith((*self._libraries, "/proc", "/sys", "/dev/null"))
@@ -528,18 +505,18 @@ class Examiner:
         try:
             write(path)
             before, outside = looks(path), looks(self.model.outside)
-            found = {self._ask(ask, may_write=False) for ask in (describe, predict)}
+            found = {self._ask(ask) for ask in (describe, predict)}
             assert looks(path) == before, "reading has changed the model"
             if updates:
-                found.add(self._ask(predict_updated, may_write=True))
+                found.add(self._ask(predict_updated))
             assert looks(self.model.outside) == outside, "a file elsewhere has changed"
         finally:
             self.model.restore()
         return {"refused"} & found or {"answered"}
 
-    def _ask(self, ask: Callable[[Path], None], *, may_write: bool) -> str:
+    def _ask(self, ask: Callable[[Path], None]) -> str:
         path = self.model.path
-        with self.guard.watching(path, may_write=may_write) as wrong:
+        with self.guard.watching(path) as wrong:
             self.said = message = refusal(lambda: ask(path))
         assert not wrong, (ask, wrong)
         if message is None:
