@@ -27,7 +27,6 @@ from grace.engine.phase import Batch, Loss, Phase
 from grace.engine.rounding import Rounding
 from grace.engine.trainer import Trainer
 from grace.learner.learner import Learner
-from grace.methods.dgr import DGR
 from grace.methods.joint import Joint
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.replay import Replay
@@ -171,12 +170,6 @@ def test_another_first_task_is_never_taken_for_it(
     record = run(changes.pop("method", ALIKE["replay"]), tmp_path / "other", shared, **changes)
     assert "base" in trained
     assert record.tasks[0].phases[0].earlier == 0
-
-
-def test_a_method_that_begins_otherwise_leaves_nothing(tmp_path: Path) -> None:
-    record = run(DGR.Settings(update=recipe(), **BASE), tmp_path / "dgr", tmp_path / "first-tasks")
-    assert record.complete
-    assert not list((tmp_path / "first-tasks").rglob("*.safetensors"))
 
 
 def test_what_was_left_damaged_is_trained_anew(
