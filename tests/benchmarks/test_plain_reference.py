@@ -78,9 +78,3 @@ def test_parts_agree_with_arithmetic_by_hand(plain: ModuleType) -> None:
         head.weight.copy_(torch.tensor([[3.0, 4.0], [0.0, 1.0], [6.0, 8.0]]))
     plain.align(head, 1)  # γ = 3/10
     assert head.weight[2].tolist() == pytest.approx([1.8, 2.4])
-
-
-def test_one_verdict_per_later_task(plain: ModuleType) -> None:
-    train = coloured(1, seed=0)
-    with pytest.raises(ValueError, match="one for each of the 2 tasks"):
-        plain.run_plain(*train, *train, [2, 2, 2], ["grow"], plain.PlainRecipe(), 6, 0, "cpu")

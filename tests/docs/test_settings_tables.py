@@ -22,16 +22,6 @@ def test_every_model_has_a_table(script: dict[str, Any]) -> None:
     assert [name for name in script["models"]() if f"<!-- settings: {name} -->" not in text] == []
 
 
-def test_a_row_says_default_values_and_meaning(script: dict[str, Any]) -> None:
-    # Written out by hand from the published settings.
-    table = script["table"](*script["models"]()["grace"]).splitlines()
-    assert table[2] == (
-        "| `method.base` | 200 epochs, lr 0.1, ×0.1 at 60/120/170, weight decay 0.0005, batch 128 "
-        "|  | recipe of the first task |"
-    )
-    assert "| `method.threshold_decay` | `0.96` | > 0 and ≤ 1 |" in "\n".join(table)
-
-
 def test_every_method_has_a_page_of_its_own_or_one_made_from_its_file(
     script: dict[str, Any],
 ) -> None:

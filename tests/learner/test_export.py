@@ -31,8 +31,6 @@ from grace.learner.exported import About, open_exported
 from grace.learner.learner import Learner
 from grace.learner.prediction import cutoff, predict_files
 from grace.methods.classifier import Classifier
-from grace.methods.finetune import Finetune
-from grace.methods.icarl import ICaRL
 from grace.methods.replay import Replay
 from grace.settings.experiment import MemorySettings
 from support.commands import call
@@ -161,26 +159,24 @@ class TestExporting:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         checked: list[tuple[Tensor, Tensor]] = []
+        monkeypatch.setattr(exporting, "write_onnx", lambda *own: own[2].write_bytes(b""))
         monkeypatch.setattr(exporting, "check_onnx", lambda *own: checked.append(own[1:]) or 0.0)
-        # Class means, which its score closes over.
-        icarl = learner(
-            ICaRL.Settings(base=recipe(), update=recipe()), memory=MemorySettings(size=600)
-        )
-        data = labelled({0: 300, 1: 300})
-        icarl.update(data.images, class_names(data))
-        path = tmp_path / "icarl.onnx"
-        assert icarl.export(path).checked_on == "exemplars"
-        images, logits = checked[-1]
-        # Every third of 600 exemplars.
-        kept = [icarl.method.memory.of_class(own).gather(torch.arange(0, 300, 3)) for own in (0, 1)]
-        assert torch.equal(images, torch.cat(kept))
-        torch.testing.assert_close(logits, icarl.decision_function(images))
-        assert answers(path, images)[0] == pytest.approx(logits.numpy(), abs=1e-4)
-        finetune = learner(Finetune.Settings(base=recipe(), update=recipe()))
+        method = Replay.Settings(base=recipe(), update=recipe())
+        replay = learner(method, memory=MemorySettings(size=600))
         with pytest.raises(GraceError, match="nothing has been learnt yet"):
-            finetune.export(tmp_path / "none.onnx")
-        finetune.update(data.images, class_names(data))
-        assert finetune.export(tmp_path / "finetune.onnx").checked_on == "images of noise"
+            replay.export(tmp_path / "none.onnx")
+        data = labelled({0: 300, 1: 300})
+        replay.update(data.images, class_names(data))
+        memory, path = replay.method.memory, tmp_path / "made.onnx"
+        # Every third of 600 exemplars.
+        kept = [memory.of_class(own).gather(torch.arange(0, 300, 3)) for own in (0, 1)]
+        assert replay.export(path).checked_on == "exemplars"
+        images, logits = checked[-1]
+        assert torch.equal(images, torch.cat(kept))
+        torch.testing.assert_close(logits, replay.decision_function(images))
+        for index in (0, 1):
+            memory.forget(index)
+        assert replay.export(path, replace=True).checked_on == "images of noise"
         assert (checked[-1][0].shape, checked[-1][0].dtype) == ((32, 3, 8, 8), torch.uint8)
 
     def test_a_file_is_replaced_on_request_only_by_one_that_passes_its_check(
@@ -385,21 +381,17 @@ def test_what_takes_too_long_is_stopped(
     made: tuple[Learner, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exported, "SECONDS", 0.2)
-    steps = [
-        helper.make_node("MatMul", [f"m{number}", "m0"], [f"m{number + 1}"])
-        for number in range(2000)
-    ]
+    products = [helper.make_node("MatMul", [f"m{n}", "m0"], [f"m{n + 1}"]) for n in range(2000)]
     slow = (
         numbers("size", 2000, 2000),
         helper.make_node("ConstantOfShape", ["size"], ["m0"]),
-        *steps,
+        *products,
         helper.make_node("ReduceSum", ["m2000"], ["sum"], keepdims=0),
         helper.make_node("Add", ["was", "sum"], ["probabilities"]),
     )
     path = tmp_path / "slow.onnx"
     path.write_bytes(changed(made[1], before(*slow)))
-    answerer = open_exported(path)
-    start = time.monotonic()
+    start, answerer = time.monotonic(), open_exported(path)
     with pytest.raises(DamagedError, match=r"cannot be run on these images, or not within 0\.2"):
         answerer.answer(np.zeros((1, 8, 8, 3), np.uint8))
     assert time.monotonic() - start < 60
