@@ -277,15 +277,13 @@ def test_images_that_cannot_be_learnt(tmp_path: Path) -> None:
         (Path(__file__),): "is not a folder",
         (empty,): "class folders without images (1): 'cat'",
         (one,): "has images of one class, 'ant': the first update of a learner needs at least two",
-        (bad,): "(1): 'ant/000.png'",
+        (bad,): "ant/000.png",
     }
     for words, text in says.items():
         for verb in (["doctor"], ["learn", "--dry-run"], ["learn", "--model", model]):
             result = call(*verb, *words, *TINY)
-            assert (result.exit_code, text in result.output.replace("ant/000.png: ", "")) == (
-                2,
-                True,
-            )
+            assert result.exit_code == 2
+            assert text in result.output
     skip = "data.skip_unreadable=true"
     assert call("doctor", bad, *TINY).output.splitlines()[-1].endswith(f", or set {skip}.")
     assert call("doctor", bad, *TINY, skip).exit_code == 0

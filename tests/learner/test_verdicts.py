@@ -11,21 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.base.errors import GraceError
-from grace.learner.gate import (
-    Accuracies,
-    ClassAccuracy,
-    Ruling,
-    accepts,
-    calibration_error,
-    holm,
-    judge,
-    limits,
-    lost_classes,
-    sign_test,
-    smallest_drop,
-    too_fine,
-    wilson,
-)
+from grace.learner import gate
+from grace.learner.gate import Accuracies, ClassAccuracy, Ruling
 from grace.settings.experiment import ExperimentSettings, GateSettings
 
 Counts = tuple[int, int, int]
@@ -36,56 +23,60 @@ Counts = tuple[int, int, int]
 def test_wilson_is_scipys(data: st.DataObject, num: int) -> None:
     right = data.draw(st.integers(0, num))
     expected = scipy.stats.binomtest(right, num).proportion_ci(0.95, method="wilson")
-    assert wilson(right, num) == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert gate.wilson(right, num) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
 def test_wilson_by_hand_and_as_published() -> None:
     # 8 of 10 with z = 2: z²/n = 0.4, middle 1.0, spread 2·sqrt(0.016 + 0.01), all over 1.4.
     spread = 2 * math.sqrt(0.8 * 0.2 / 10 + 4 / 400)
-    assert wilson(8, 10, z=2) == pytest.approx(((1 - spread) / 1.4, (1 + spread) / 1.4))
+    assert gate.wilson(8, 10, z=2) == pytest.approx(((1 - spread) / 1.4, (1 + spread) / 1.4))
     # Newcombe, Statistics in Medicine 17 (1998), table I, method 3.
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
-    assert wilson(0, 20) == pytest.approx((0, 0.1611), abs=5e-5)
+    assert gate.wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert gate.wilson(0, 20) == pytest.approx((0, 0.1611), abs=5e-5)
 
 
 @given(st.integers(0, 700), st.integers(0, 700))
 def test_the_sign_test_is_scipys(lost: int, won: int) -> None:
     expected = scipy.stats.binomtest(lost, max(1, lost + won), 0.5, alternative="greater").pvalue
-    assert sign_test(lost, won) == pytest.approx(expected, rel=1e-8, abs=1e-300)
+    assert gate.sign_test(lost, won) == pytest.approx(expected, rel=1e-8, abs=1e-300)
 
 
 def test_the_sign_test_by_hand() -> None:
     # All five of 2⁵ cases, then 4 + 1 of 2⁴.
-    assert (sign_test(5, 0), sign_test(3, 1), sign_test(0, 7)) == (0.03125, 0.3125, 1)
-    assert sign_test(5000, 4900) == pytest.approx(scipy.stats.binom.sf(4999, 9900, 0.5))
+    assert (gate.sign_test(5, 0), gate.sign_test(3, 1), gate.sign_test(0, 7)) == (
+        0.03125,
+        0.3125,
+        1,
+    )
+    assert gate.sign_test(5000, 4900) == pytest.approx(scipy.stats.binom.sf(4999, 9900, 0.5))
 
 
 def test_holm_by_hand() -> None:
     # In order 0.01 ≤ 0.05/4, 0.015 ≤ 0.05/3, 0.03 > 0.05/2: the last two show nothing.
-    assert (holm([0.03, 0.01, 0.04, 0.015]), holm([])) == ([False, True, False, True], [])
+    assert (gate.holm([0.03, 0.01, 0.04, 0.015]), gate.holm([])) == ([False, True, False, True], [])
     # The second is below 0.05 and comes after one that is not small enough.
-    assert (holm([0.05]), holm([0.04, 0.03])) == ([True], [False, False])
+    assert (gate.holm([0.05]), gate.holm([0.04, 0.03])) == ([True], [False, False])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_holm_lies_between_bonferroni_and_no_correction(values: list[float]) -> None:
-    for value, shown in zip(values, holm(values), strict=True):
+    for value, shown in zip(values, gate.holm(values), strict=True):
         assert shown or value > 0.05 / len(values)
         assert not shown or value <= 0.05
 
 
 @given(st.integers(1, 300), st.integers(1, 40))
 def test_the_smallest_drop_is_what_the_test_shows(num: int, num_tests: int) -> None:
-    lost = round(smallest_drop(num, num_tests) * num / 100)
-    assert sign_test(lost, 0) <= 0.05 / num_tests < sign_test(lost - 1, 0)
+    lost = round(gate.smallest_drop(num, num_tests) * num / 100)
+    assert gate.sign_test(lost, 0) <= 0.05 / num_tests < gate.sign_test(lost - 1, 0)
 
 
 def test_the_calibration_error_by_hand() -> None:
     # Two bins: (0.5, 0.3) with one right, (0.6, 0.8, 1.0) with two: (|1 − 0.8| + |2 − 2.4|)/5.
     sure, right = [0.5, 0.6, 0.3, 0.8, 1.0], [True, False, False, True, True]
-    assert calibration_error(sure, right, num_bins=2) == pytest.approx(0.6 / 5)
-    assert calibration_error([], []) == 0
-    assert calibration_error([1.0, 1.0], [True, False]) == pytest.approx(0.5)
+    assert gate.calibration_error(sure, right, num_bins=2) == pytest.approx(0.6 / 5)
+    assert gate.calibration_error([], []) == 0
+    assert gate.calibration_error([1.0, 1.0], [True, False]) == pytest.approx(0.5)
 
 
 def measured(counts: Sequence[Counts], num: int = 50, new: int | None = None) -> Accuracies:
@@ -125,15 +116,15 @@ def test_counts_that_do_not_add_up_are_refused(counts: dict[str, int]) -> None:
 
 def test_a_call_may_replace_one_limit() -> None:
     settings = ExperimentSettings(gate=GateSettings(max_drop=5, min_new=3))
-    assert limits(settings, None) == settings.gate
-    assert limits(settings, 7) == GateSettings(max_drop=7, min_new=3)
+    assert gate.limits(settings, None) == settings.gate
+    assert gate.limits(settings, 7) == GateSettings(max_drop=7, min_new=3)
     for wrong in (-1, 101, float("nan")):
         with pytest.raises(GraceError, match=r"gate\.max_drop = "):
-            limits(settings, wrong)
+            gate.limits(settings, wrong)
 
 
 @pytest.mark.parametrize(
-    ("gate", "counts", "says"),
+    ("asked", "counts", "says"),
     [
         ({"max_drop": 5, "max_class_drop": 20}, [50] * 4, []),
         # 7 of 50 images of one of four classes: 2^-7 = 0.0078 ≤ 0.0125.
@@ -150,9 +141,9 @@ def test_a_call_may_replace_one_limit() -> None:
     ],
 )
 def test_limits_too_fine_for_the_images(
-    gate: dict[str, float], counts: list[int], says: list[str]
+    asked: dict[str, float], counts: list[int], says: list[str]
 ) -> None:
-    found = list(too_fine(GateSettings(**gate), counts))
+    found = list(gate.too_fine(GateSettings(**asked), counts))
     assert all(part in text for text, part in zip(found, says, strict=True))
 
 
@@ -170,10 +161,10 @@ TWO = [(40, 12, 0), (40, 0, 0), (40, 20, 0)]
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "gate", "expected"),
+    ("accuracy", "asked", "expected"),
     [
         (measured(LOST), {"max_drop": 5}, {"is_passed": False, "observed": 7, "num": 200}),
-        (measured(LOST), {"max_drop": 7}, {"p_value": sign_test(24, 10)}),
+        (measured(LOST), {"max_drop": 7}, {"p_value": gate.sign_test(24, 10)}),
         # Doubt counts against the update; within the limit, 10 points could not be seen either.
         (measured(FEW, num=10), {"max_drop": 5}, {"is_passed": False, **doubtful()}),
         (measured([(8, 0, 0)] * 4, num=10), {"max_drop": 5}, doubtful()),
@@ -193,24 +184,24 @@ TWO = [(40, 12, 0), (40, 0, 0), (40, 20, 0)]
         *((Accuracies(), {name: 0}, doubtful()) for name in GateSettings.model_fields),
     ],
 )
-def test_rulings(accuracy: Accuracies, gate: dict[str, float], expected: dict[str, Any]) -> None:
-    (ruling,) = judge(accuracy, GateSettings(**gate))
-    assert ruling.name in gate
+def test_rulings(accuracy: Accuracies, asked: dict[str, float], expected: dict[str, Any]) -> None:
+    (ruling,) = gate.judge(accuracy, GateSettings(**asked))
+    assert ruling.name in asked
     wanted = {"is_passed": True, "is_sure": True, "doubtful": ()} | expected
     for name, value in wanted.items():
         found = getattr(ruling, name)
         assert found == (value if isinstance(value, tuple) else pytest.approx(value)), name
-    assert accepts(accuracy, GateSettings(**gate)) == ruling.is_passed
+    assert gate.accepts(accuracy, GateSettings(**asked)) == ruling.is_passed
 
 
 def test_the_classes_that_lost_are_named_the_worst_first() -> None:
-    assert [own.index for own in lost_classes(measured(TWO))] == [2, 0]
-    assert [own.index for own in lost_classes(measured(ONE))] == [3]
+    assert [own.index for own in gate.lost_classes(measured(TWO))] == [2, 0]
+    assert [own.index for own in gate.lost_classes(measured(ONE))] == [3]
 
 
 def test_verdicts_are_said() -> None:
     names = ["ant", "bee"]
-    (worst,) = judge(measured([(40, 5, 0), (40, 5, 0)]), GateSettings(max_class_drop=8))
+    (worst,) = gate.judge(measured([(40, 5, 0), (40, 5, 0)]), GateSettings(max_class_drop=8))
     assert worst.words(names) == (
         "passed: the worst class lost 10.0 points, 8 allowed (gate.max_class_drop); in doubt: ant, "
         "bee"
@@ -235,7 +226,7 @@ def drawn(
 
 
 @pytest.mark.parametrize(
-    ("num", "lost", "won", "gate", "num_classes", "share"),
+    ("num", "lost", "won", "asked", "num_classes", "share"),
     # The shares are those of docs/learner/gate.md: four classes at 80 %, an update loses 13 % of
     # the images and wins 3 %, a drop of 10 points, or costs nothing; then the worst of twenty.
     [
@@ -247,10 +238,11 @@ def drawn(
     ],
 )
 def test_how_often_chance_decides(
-    num: int, lost: float, won: float, gate: dict[str, float], num_classes: int, share: float
+    num: int, lost: float, won: float, asked: dict[str, float], num_classes: int, share: float
 ) -> None:
     rng, draws = np.random.default_rng(1), 1500
     passed = sum(
-        accepts(drawn(rng, num_classes, num, lost, won), GateSettings(**gate)) for _ in range(draws)
+        gate.accepts(drawn(rng, num_classes, num, lost, won), GateSettings(**asked))
+        for _ in range(draws)
     )
     assert passed / draws == pytest.approx(share, abs=0.025)
