@@ -15,6 +15,7 @@ from grace.methods.grace import Grace
 from grace.methods.joint import Joint
 from grace.methods.replay import Replay
 from grace.settings.experiment import EngineSettings, MemorySettings
+from grace.settings.load import ConfigWarning
 from support.tiny_streams import learner, pictures, recipe, same, state, watch
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -96,6 +97,8 @@ def test_numbers_are_names_too() -> None:
     assert made.class_names == ["7", "8"]
     right = [name == str(own) for name, own in zip(made.predict(images), labels, strict=True)]
     assert made.score(images, labels) == sum(right) / 6
+    with pytest.warns(ConfigWarning, match="task 2 has one new class and finetune compares"):
+        made.update(*animals({"emu": 3}))
 
 
 def test_an_update_tells_what_it_cost() -> None:
