@@ -43,15 +43,6 @@ def test_an_orientation_is_applied(tmp_path: Path) -> None:
     assert upright_size(path) == (4, 6)
 
 
-def test_four_colour_print_and_black_and_white(tmp_path: Path) -> None:
-    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=100)
-    red = read_pixels(tmp_path / "a.jpg", Reading(3))[4, 4].astype(int)
-    assert red[0] > 240
-    assert red[1:].max() < 15
-    Image.new("1", (2, 2), 1).save(tmp_path / "b.png")
-    assert read_pixels(tmp_path / "b.png", Reading(3)).min() == 255
-
-
 def test_decompression_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noise(30, 30).save(tmp_path / "a.png")
     for limit in (400, 899):  # PIL itself refuses above twice its limit and warns below

@@ -8,17 +8,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from grace.base.randomness import generator
 from grace.engine.parts import changing, named_parameters
 from grace.engine.phase import Batch, Loss, Part, Phase
-from grace.engine.trainer import NonFiniteLossError
 from grace.methods.classification import classification
 from grace.nn.branching import split
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
-from support.hand_worked import MeanTimes, Shelf, Times, phase, recipe, trainer, value_of, white
+from support.hand_worked import MeanTimes, Times, phase, recipe, trainer, value_of, white
 from support.tiny_streams import labelled, same, state
 
 
@@ -46,36 +45,6 @@ def test_one_step_by_hand(trains: bool) -> None:
     assert value_of(new) == pytest.approx(2 - 0.1 * 6.5 * 1.5, rel=1e-6)
     assert value_of(trunk) == pytest.approx(1.5 - 0.1 * 6.5 * 5 if trains else 1.5, rel=1e-6)
     assert value_of(old) == 3.0
-
-
-@pytest.mark.parametrize("trains", [True, False])
-def test_the_trunk_runs_once_per_batch_and_tells_autograd_only_if_it_trains(trains: bool) -> None:
-    graphs: list[list[bool]] = []
-
-    def objective(batch: Batch) -> dict[str, Loss]:
-        graphs.append([batch[name].requires_grad for name in ("old.0", "old.1", "new")])
-        return squares(batch)
-
-    seen: list[nn.Module] = []
-
-    def note(module: nn.Module, _: object, output: object) -> None:
-        if isinstance(output, Tensor):  # not the proxy of a trace
-            seen.append(module)
-
-    olds = [MeanTimes(3.0), MeanTimes(4.0)]
-    parts = branches(Times(1.5), olds, MeanTimes(2.0), trains=trains)
-    item = phase(
-        parts, objective=objective, recipe=recipe(batch_size=4), data=white([0, 0, 0, 0, 1, 1, 1])
-    )
-    handle = nn.modules.module.register_module_forward_hook(note)
-    try:
-        trainer().optimise(item)
-    finally:
-        handle.remove()
-    assert graphs == [[trains, trains, True]] * 2
-    # Two batches, of four and three images.
-    assert sum(isinstance(module, Times) for module in seen) == 2
-    assert sum(isinstance(module, MeanTimes) for module in seen) == 6
 
 
 def resnet_phase(
@@ -122,25 +91,3 @@ def test_a_trunk_moves_whole_or_not_at_all_and_frozen_branches_never(trains: boo
     }
     parameters = named_parameters(item.parts).values()
     assert not any(parameter.requires_grad for parameter in parameters)
-
-
-def test_a_phase_with_a_trunk_goes_on_from_a_snapshot_as_if_it_had_never_stopped() -> None:
-    straight, shelf = resnet_phase(trains=True, epochs=3), Shelf(epoch=2)
-    trainer().optimise(straight, shelf)
-    assert shelf.snapshot is not None
-    resumed = resnet_phase(trains=True, epochs=3)
-    trainer().optimise(resumed, Shelf(snapshot=shelf.snapshot))
-    for name in ("trunk", "old.0", "new", "head"):
-        torch.testing.assert_close(
-            state(straight.parts[name].module), state(resumed.parts[name].module), rtol=0, atol=0
-        )
-
-
-def test_a_trunk_that_breaks_is_noticed() -> None:
-    def breaks(batch: Batch) -> dict[str, Loss]:
-        # Finite losses whose gradient is not: d√x at 0.
-        return {"root": Loss((batch["new"] * 0).sum().sqrt())}
-
-    parts = {"trunk": Part(Times(1.5)), "new": Part(MeanTimes(2.0), ["trunk"])}
-    with pytest.raises(NonFiniteLossError, match="weights are not finite after phase 'test'"):
-        trainer().optimise(phase(parts, objective=breaks))

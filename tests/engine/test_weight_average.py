@@ -1,12 +1,10 @@
 """The mean of the weights of a phase's last epochs, against numbers worked by hand."""
 
 from dataclasses import replace
-from typing import final
 
 import numpy as np
 import pytest
-from torch import Tensor, nn
-from typing_extensions import override
+from torch import nn
 
 from grace.engine.phase import Part
 from support.hand_worked import MeanTimes, Shelf, phase, recipe, trainer, value_of, white
@@ -52,29 +50,6 @@ def test_what_does_not_train_is_untouched() -> None:
     assert same(state(norm), before[1])
     assert value_of(module, "bias") == 0.25
     assert value_of(module) != 2.0
-
-
-@final
-class Tied(nn.Module):
-    """x → w · mean of x, where w has two names."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.one = MeanTimes(value)
-        self.two = self.one
-
-    @override
-    def forward(self, inputs: Tensor) -> Tensor:
-        made: Tensor = self.two(inputs)
-        return made
-
-
-def test_a_weight_with_two_names_is_averaged_once() -> None:
-    plain, tied = MeanTimes(2.0), Tied(2.0)
-    for module in (plain, tied):
-        parts = {"f": Part(module)}
-        trainer().run(phase(parts, recipe=recipe(epochs=4, average_epochs=3)))
-    assert same(state(plain), state(tied.one))
 
 
 @pytest.mark.parametrize(("epoch", "is_kept"), [(1, False), (2, False), (3, True), (4, False)])
