@@ -8,7 +8,7 @@ from typing import Any, final
 import pytest
 from rich.console import Console
 
-from grace.cli.progress import Clock, RichProgress, StudyProgress
+from grace.cli.progress import RichProgress, StudyProgress
 from grace.cli.run import print_summary
 from grace.runs.model import TaskRecord
 from grace.runs.run import RunProgress
@@ -63,23 +63,6 @@ def feed(progress: RunProgress, tasks: Sequence[TaskRecord], epochs: int = 3) ->
             progress.phase_finished("grow", 1.5)
             progress.sweep_started("saturation", 300)
             progress.task_finished(task)
-
-
-def test_the_rest_of_the_work_takes_as_long_as_what_this_process_did() -> None:
-    time = Time()
-    clock = Clock(0.25, time)
-    assert clock.seconds_left() is None
-    clock.reach(0.5, worked=False)  # Read from disk.
-    assert clock.seconds_left() is None
-    time.seconds += 10
-    clock.reach(0.75, worked=True)
-    clock.reach(0.5, worked=True)
-    assert clock.share == 0.75
-    assert clock.seconds_left() == pytest.approx(10)
-    time.seconds += 10  # The machine is busy.
-    assert clock.seconds_left() == pytest.approx(20)
-    clock.reach(1, worked=True)
-    assert clock.seconds_left() is None
 
 
 def test_lines_of_an_update_tell_the_time_left() -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grace.base.words import JOINERS
-from grace.cli.show import aligned, in_words, show
+from grace.cli.show import in_words, show
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,3 @@ def test_no_text_of_a_stranger_acts_on_the_terminal(
     acting = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     printed = {*capsys.readouterr().out} - {"\n", *JOINERS}
     assert [c for c in printed if category(c) in acting] == []
-
-
-def test_columns_are_aligned_by_the_width_on_the_terminal() -> None:
-    assert aligned([["猫", "1"], ["cat", "10"]], "<>") == ["猫    1", "cat  10"]
-    assert aligned([]) == []
