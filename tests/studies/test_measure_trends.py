@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from grace.runs.model import RunRecord
 from grace.studies.claims import judge_claims
@@ -25,23 +24,6 @@ def of_ranges(*ranges: tuple[float, ...]) -> Trend:
     return trend([value for own in ranges for value in own], [int(n) for n in starts[:-1]])
 
 
-def test_rise_and_agreement_are_those_of_scipy_and_numpy() -> None:
-    ranges = np.random.default_rng(8).normal(2.0, 0.5, (4, 6))
-    found = of_ranges(*map(tuple, ranges.tolist()))
-    rises = [scipy.stats.spearmanr(range(6), values).statistic for values in ranges]
-    assert found.rise == pytest.approx(float(np.mean(rises)))
-    shares = ranges.std(axis=0) / np.abs(ranges.mean(axis=0))
-    assert found.agreement == pytest.approx(float(shares.mean()))
-    assert of_ranges((7.0, 7.0)).rise == 0  # It does not rise.
-    # A longer range counts up to the shortest one's end.
-    *some, last = map(tuple, ranges.tolist())
-    assert of_ranges(*some, (*last, 9.0)).agreement == found.agreement
-    assert of_ranges(ALIKE[0]).agreement is None
-    assert of_ranges((-1.0,), (1.0,)).agreement is None
-    # Negative values, as of a sharpness, have a positive spread: 0.5/1.5.
-    assert of_ranges((-1.0,), (-2.0,)).agreement == pytest.approx(1 / 3)
-
-
 def test_a_trend_over_a_stream() -> None:
     values = [value for values in ALIKE for value in values]
     found = trend(values, [4, 7])
@@ -58,9 +40,14 @@ def test_a_trend_over_a_stream() -> None:
     for at in ([], [6]):
         assert trend(values[:3], at) == Trend(1.0, (), None)
     assert trend(values[:3], []).resets is None
-    # A range of one task says nothing of the rise.
+    # A range of one task says nothing of the rise, and a constant does not rise.
     assert of_ranges((0.3,), (0.3, 0.4)).rise == pytest.approx(1)
-    assert of_ranges((0.3,)).rise is None
+    assert (of_ranges((0.3,)).rise, of_ranges((7.0, 7.0)).rise) == (None, 0)
+    # A longer range counts up to the shortest one's end.
+    assert of_ranges(*ALIKE[:2], (*ALIKE[2], 9.0)).agreement == found.agreement
+    # Negative values, as of a sharpness, have a positive spread: 0.5/1.5.
+    assert of_ranges((-1.0,), (-2.0,)).agreement == pytest.approx(1 / 3)
+    assert of_ranges((-1.0,), (1.0,)).agreement is None
 
 
 # Two ranges of three tasks: the second begins with the expansion at task 4.

@@ -1,12 +1,8 @@
 """The packaged numbers of the paper."""
 
-import itertools
-
 import pytest
 
 from grace.base.errors import GraceError
-from grace.settings.load import list_experiments
-from grace.settings.registry import METHODS
 from grace.studies.paper import paper_tables, paper_value, place_in_paper, row_in_paper
 from grace.studies.plan import Selection, study_cells
 from grace.studies.schema import StudySettings
@@ -30,14 +26,10 @@ def test_all_of_it_is_there() -> None:
     ("table", "row", "protocol", "metric", "value"),
     [
         ("table-1", "finetune", "b0i5", "last", 4.94),
-        ("table-1", "finetune", "b50i2", "average", 5.79),
         ("table-1", "grace", "b50i2", "parameters", 3.22),
         ("table-1", "grace", "b50i2", "backbones", 7),  # 3.22 of 0.46 M.
-        ("table-3", "replay", "b0i10", "exemplars", 7431),
         ("table-4", "IFL", "b0i10", "average", 71.44),
-        ("table-4", "-FL", "b0i10", "last", 47.64),
         ("table-5", "grace:average", "b0i10", "average", 70.64),
-        ("table-6", "grace", "b50i10", "average", 74.1),
         ("table-2", "grace", "b50i2", "last", None),  # not in the paper
         ("table-1", "wa", "b0i5", "last", None),
     ],
@@ -47,17 +39,6 @@ def test_single_numbers(
 ) -> None:
     assert paper_value(table, row, protocol, metric, CIFAR) == value
     assert paper_value("table-2", "beef", "b0i5", "last", "imagenet100") is None  # a dash
-
-
-def test_rows_and_columns_are_known_to_the_package() -> None:
-    experiments = list_experiments()
-    for table in paper_tables().values():
-        assert {row["method"] for row in table["rows"]} - {None} <= set(METHODS)
-        assert {column["experiment"] for column in table["columns"]} <= experiments.keys()
-        keys = ("row", "protocol", "metric", "dataset")
-        there = {tuple(cell[key] for key in keys) for cell in table["cells"]}
-        for row, column in itertools.product(table["rows"], table["columns"]):
-            assert (row["row"], *(column[key] for key in keys[1:])) in there
 
 
 @pytest.mark.parametrize(
