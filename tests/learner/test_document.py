@@ -171,8 +171,6 @@ SOUND: dict[str, Any] = {"shape": (3, 1024, 8), "mean": (0.5,) * 3, "std": [0.25
     ("changes", "message"),
     [
         ({"shape": (3, 1025, 8)}, "shape.1: it should be less than or equal to 1024"),
-        ({"shape": (3, 0, 8)}, "shape.1: it should be greater than or equal to 1"),
-        ({"shape": (2, 8, 8)}, "mean and std need one number for each of 1 or 3 channels"),
         ({"mean": (0.5,)}, "mean and std need one number for each of 1 or 3 channels"),
         ({"std": (0.25, 1e300, 0.25)}, "std.1: it should be less than or equal to 1000000"),
         ({"mean": (float("nan"), 0, 0)}, "mean.0: it should be a finite number"),

@@ -1,4 +1,4 @@
-"""Nothing inside our own directories is followed or written through."""
+"""Nothing inside the directories of runs and comparisons is followed or written through."""
 
 import os
 import shutil
@@ -9,50 +9,18 @@ import pytest
 from grace.base.errors import DamagedError, GraceError
 from grace.base.files import open_to_append, refuse_path
 from grace.engine.trainer import Trainer
-from grace.learner.document import Creation
-from grace.learner.learner import Learner
-from grace.learner.store import ModelStore
 from grace.methods.replay import Replay
 from grace.runs.run import run as run_experiment
-from grace.settings.experiment import ExperimentSettings, ScenarioSettings
+from grace.settings.experiment import ScenarioSettings
 from grace.studies.study import compare
 from support.interruptions import interrupted
 from support.learn_calls import files
 from support.saved_learners import three_versions
-from support.tiny_streams import class_names, dataset, labelled, recipe, settings
+from support.tiny_streams import dataset, recipe, settings
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
 REPLAY = Replay.Settings(base=recipe(), update=recipe())
-
-
-def test_a_linked_folder_of_versions_is_no_place_for_a_new_learner(tmp_path: Path) -> None:
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "versions").symlink_to(tmp_path / "outside")
-    creation = Creation.of(ExperimentSettings(), (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
-    with pytest.raises(DamagedError, match=r"versions' is a link, and links are not followed"):
-        ModelStore.create(tmp_path / "model", creation)
-    assert list((tmp_path / "outside").iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["versions", "pending"])
-def test_a_folder_that_becomes_a_link_is_not_written_through(name: str, tmp_path: Path) -> None:
-    home, other = three_versions(tmp_path / "mine"), three_versions(tmp_path / "others")
-    made = Learner.load(home)
-    (other / "pending").mkdir()
-    shutil.rmtree(home / name, ignore_errors=True)
-    (home / name).symlink_to(other / name)
-    before = files(other)
-    data = labelled({4: 8})
-    for change in (
-        lambda: made.keep_within(0),
-        lambda: made.forget("class 1"),
-        lambda: made.update(data.images, class_names(data)),
-    ):
-        with pytest.raises(DamagedError, match="is a link"):
-            change()
-    assert files(other) == before
 
 
 def test_a_linked_checkpoint_of_a_run_is_not_another_learner(tmp_path: Path) -> None:
