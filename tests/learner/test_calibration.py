@@ -134,6 +134,9 @@ class TestScores:
         exemplars, held_out = clusters(5)
         score = Recogniser.fitted(exemplars, held_out)
         own = {key: score.tensors[key] for key in ("centre", "means", "axes")}
+        plain = torch.nn.functional.normalize(exemplars.features)
+        found = torch.nn.functional.normalize(plain - plain.reshape(5, 10, 8).mean(dim=(0, 1)))
+        torch.testing.assert_close(own["means"], found.reshape(5, 10, 8).mean(dim=1))
         parts = energy(held_out.logits), mahalanobis(held_out.features, **own)
         expected = sum((part - part.mean()) / part.std() for part in parts)
         torch.testing.assert_close(score(held_out.features, held_out.logits), expected)

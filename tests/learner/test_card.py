@@ -56,6 +56,9 @@ def test_it_says_what_the_documents_say(saved: Path) -> None:
     assert [row[3] for row in rows(text, "Data")] == [made.digest for made in home.documents()]
     # The update of version 4 was rejected.
     assert [row[4] for row in rows(text, "Data")] == ["yes", "yes", "yes", "no", "yes"]
+    settings = dict(rows(text, "Settings that differ from their defaults"))
+    assert settings[r"memory.max\_mb"] == "2.0"
+    assert not [value for value in settings.values() if value.startswith('"')]
     history = section(text, "History")
     # 36 images, of which some are held out.
     assert re.match(r"- 20\d\d-\d\d-\d\d \d\d:\d\d: learnt apple, Käse \(30 images", history[0])
