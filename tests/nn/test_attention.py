@@ -40,6 +40,8 @@ def test_against_torchs_attention() -> None:
         heads(attention.query(own)), heads(keys), heads(values)
     )
     expected = gathered.permute(0, 2, 1, 3).reshape(5, 6, 16).mean(1)
+    biases = {name for name, _ in attention.named_parameters() if name.endswith("bias")}
+    assert biases == {"agnostic_norm.bias", "specific_norm.bias"}
     torch.testing.assert_close(attention(agnostic, specific), expected)
 
 
