@@ -18,7 +18,7 @@ from grace.methods.classification import classification
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
 from grace.settings.recipe import Recipe
-from support.hand_worked import trainer, white
+from support.hand_worked import Times, trainer, white
 from support.tiny_streams import labelled, recipe, same, state
 from support.typed import typed
 
@@ -370,3 +370,12 @@ def test_weights_that_the_last_step_broke_are_refused() -> None:
 
     with pytest.raises(NonFiniteLossError, match="weights are not finite after phase 'base'"):
         trainer().optimise(phase(Scale(1.0), white([0, 0]), steep, rule, name="base"))
+
+
+def test_outputs_that_a_phase_made_too_large_are_blamed_on_it() -> None:
+    made, one = trainer(), Scale(1e10)
+    made.run(phase(one, white([0, 0]), recipe=Recipe(epochs=1, batch_size=4, lr=1e-3), name="base"))
+    parts = {"one": Part(one, trains=False), "two": Part(Times(1e35), ["one"], trains=False)}
+    sweep = Sweep(name="herd", parts=parts, data=white([0, 0]), reducer=Collect())
+    with pytest.raises(NonFiniteLossError, match="not finite after phase 'base', epoch 1, where"):
+        made.run(sweep)
