@@ -17,6 +17,7 @@ from support.interruptions import interrupted
 from support.learn_calls import files
 from support.saved_learners import three_versions
 from support.tiny_streams import dataset, recipe, settings
+from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
