@@ -1,7 +1,6 @@
 """What an attacker found in text, settings and clocks: each test fails without its remedy."""
 
 import ast
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,6 @@ from support.commands import call
 from support.synthetic_records import MakeRecord
 from support.tiny_streams import dataset, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
-
-
-def rewritten(directory: Path, **changes: Any) -> None:
-    path = directory / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 class TestTerminal:
