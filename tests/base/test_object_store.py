@@ -1,9 +1,6 @@
 """Objects named after their content, and what may stand in their place."""
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -90,25 +87,19 @@ def test_a_linked_folder_is_refused(tmp_path: Path, store: ObjectStore, folder: 
     assert store.names() == {ABC}
 
 
-@pytest.mark.parametrize(
-    ("sha256", "num_bytes"),
-    [
-        (ABC.upper(), 1),
-        (ABC[:-1], 1),
-        (ABC + "0", 1),
-        (ABC[:-1] + "\n", 1),
-        (f"../{ABC[3:]}", 1),
-        (ABC[:-1] + "٣", 1),
-        (None, 1),
-        (ABC, -1),
-        (ABC, True),
-        (ABC, 1.0),
-        (ABC, "1"),
-    ],
-)
-def test_forged_references(sha256: str, num_bytes: int) -> None:
-    with pytest.raises(ValidationError):
-        Ref(sha256=sha256, bytes=num_bytes)
+def test_forged_references() -> None:
+    forged = [
+        ABC.upper(),
+        ABC[:-1],
+        ABC + "0",
+        ABC[:-1] + "\n",
+        f"../{ABC[3:]}",
+        ABC[:-1] + "٣",
+        None,
+    ]
+    for given in [(sha256, 1) for sha256 in forged] + [(ABC, num) for num in (-1, True, 1.0, "1")]:
+        with pytest.raises(ValidationError):
+            Ref.model_validate(dict(zip(("sha256", "bytes"), given, strict=True)))
 
 
 def test_keep_only(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
@@ -128,21 +119,6 @@ def test_keep_only(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
     kept = {f"{name}.safetensors" for name in (ABC, EMPTY, "1" * 64)}
     assert {path.name for path in folder.iterdir()} == kept | others
     assert victim.read_bytes() == b"precious"
-
-
-def test_a_killed_put_leaves_no_object(store: ObjectStore, folder: Path) -> None:
-    script = (
-        "import os, signal, sys\nfrom pathlib import Path\n"
-        "from grace.base.atomic import ObjectStore\n"
-        "os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "ObjectStore(Path(sys.argv[1])).put(b'abc')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script, str(folder)])
-    assert done.returncode == -signal.SIGKILL
-    assert store.names() == set()
-    assert len(list(folder.iterdir())) == 1
-    store.keep_only([])
-    assert list(folder.iterdir()) == []
 
 
 def test_folders_are_flushed(

@@ -1,7 +1,6 @@
 """Tensor files against the safetensors package, and files that nobody honest would write."""
 
 import json
-import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -133,20 +132,7 @@ def mutations(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@st.composite
-def forgeries(draw: st.DrawFn) -> bytes:
-    """The example with other numbers and types in a header that is otherwise well made."""
-    length = int.from_bytes(EXAMPLE_BYTES[:8], "little")
-    words = re.split(rb"(\b\d+\b|BOOL)", EXAMPLE_BYTES[8 : 8 + length])
-    numbers = st.integers(-1, 30) | st.sampled_from([2**31, 2**62, 2**64]) | st.booleans()
-    others = numbers.map(json.dumps) | st.sampled_from(["U8", "I64", "[]", "2,0", "1,1"])
-    for place in draw(st.sets(st.sampled_from(range(1, len(words), 2)), max_size=3)):
-        words[place] = draw(others).encode()
-    header = b"".join(words)
-    return struct.pack("<Q", len(header)) + header + EXAMPLE_BYTES[8 + length :]
-
-
-@given(mutations() | forgeries())
+@given(mutations())
 def test_mutated_files_are_refused_or_small(data: bytes) -> None:
     try:
         found, metadata = decode(data, "it")

@@ -17,7 +17,6 @@ from grace.base.words import in_bytes
 from grace.learner.gate import sign_test
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
-from grace.methods.memo import Memo
 from grace.methods.replay import Replay
 from support import one_process
 from support.commands import ran
@@ -25,7 +24,7 @@ from support.learn_calls import files
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
 from support.saved_learners import teach
-from support.tiny_streams import SIZE, class_names, labelled, pictures, recipe, settings
+from support.tiny_streams import SIZE, pictures, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -65,23 +64,6 @@ def test_a_page_of_a_learner(saved: Path) -> None:
     changed = {line.split()[0] for line in below}
     assert {"memory.size", "memory.max_mb", "method.expand_at", "method.grow.epochs"} <= changed
     assert not {"method.threshold", "seeds.data", "scenario.increment"} & changed
-
-
-def test_branches_of_a_trunk_are_no_whole_backbones(tmp_path: Path) -> None:
-    method, home = Memo.Settings(base=recipe(), grow=recipe()), tmp_path / "memo"
-    made = Learner.create(settings(method), shape=(3, 8, 8), directory=home)
-    for counts in ({0: 8, 1: 8}, {2: 8}):
-        data = labelled(counts)
-        made.update(data.images, class_names(data))
-    facts = told("info", home)["in_use"]
-    # By hand: a stem and stages of 16 and 32 channels, twice a stage of 64, a head of 129 · 3.
-    trunk, branch = (432 + 32) + (2 * 2304 + 64) + (4608 + 9216 + 128), 18_432 + 36_864 + 256
-    assert facts["num_parameters"] == trunk + 2 * branch + 129 * 3
-    parts = ModelStore.open(home).document(2).parts
-    assert {"trunk", "backbone.0", "backbone.1"} < set(parts)
-    weights = [home / "objects" / f"{ref.sha256}.safetensors" for ref in parts.values()]
-    num_bytes = sum(file.stat().st_size for file in weights)
-    assert facts["num_bytes"]["weights_and_method_state"] == num_bytes
 
 
 def test_before_anything_was_learnt(tmp_path: Path) -> None:
