@@ -1,5 +1,8 @@
 """A whole comparison, in processes of its own, and what it leaves."""
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,15 @@ QUICK = [
 
 
 def test_every_cell_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
-    """In processes of their own; then again, when nothing is left to make."""
+    """A process is killed while it makes a run; another one takes that, and makes the others."""
     out, notes = tmp_path / "there", Started()
+    chosen = ["--methods=wa,replay", "--seeds=4", "--jobs=1", f"--out={out}"]
+    killed = subprocess.Popen([sys.executable, "-m", "grace", "compare", "digits", *QUICK, *chosen])
+    until = time.monotonic() + 120
+    while not list(out.glob("runs/*/run.json")) and time.monotonic() < until:
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
     result = grace.compare(
         "digits", QUICK, methods=["wa", "replay"], seeds=[4], directory=out, watcher=notes
     )

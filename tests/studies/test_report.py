@@ -73,11 +73,9 @@ def test_the_page_is_self_contained_small_and_escaped(
         write_report([], tmp_path / "new.html")
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [EVIL, "\x1b[2J\u202egnp", "]]></style><script>", "{{ 7*7 }}", "</title>", "x\0"],
-)
-def test_hostile_texts_stay_texts(odd: str, make_record: MakeRecord) -> None:
+def test_hostile_texts_stay_texts(make_record: MakeRecord) -> None:
+    """See tests/security/test_text_attacks.py for the others."""
+    odd = f"{EVIL} \x1b[2J\u202egnp ]]></style><script> {{{{ 7*7 }}}} </title> x\0"
     simple = Table("t", ("a",), [["b"]])
     plain = report_page([make_record("der", 9)], "title", ["line"], [simple], {})
     record = make_record("der", 1)
@@ -90,7 +88,7 @@ def test_hostile_texts_stay_texts(odd: str, make_record: MakeRecord) -> None:
     page = report_page([record], odd, [odd], [Table(odd, (odd,), [[odd]], [odd])], {})
     assert all(char.isprintable() or char == "\n" for char in page)
     assert set(seen(page).tags) <= {*seen(plain).tags, "strong"}
-    assert "49" not in re.findall(r"<h1>(.*?)</h1>", page)
+    assert "{{ 7*7 }}" in re.findall(r"<h1>(.*?)</h1>", page)[0]
     write_report([record], record.directory / "report.html")
 
 

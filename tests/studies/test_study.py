@@ -3,9 +3,6 @@
 import csv
 import re
 import shutil
-import subprocess
-import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any, NoReturn
@@ -311,24 +308,3 @@ def test_a_damaged_record_is_served_by_a_whole_one_or_named_with_what_to_do(
     with pytest.warns(GraceWarning):
         made = make(study, chosen, out, workers=here)
     assert f"remove {bad} and run it again" in made.failures["der tiny s1"]
-
-
-def test_two_processes_make_one_study_and_a_kill_loses_nothing(tmp_path: Path) -> None:
-    """As two tasks of an array job; one is killed while it makes a run, which then is taken."""
-    (tmp_path / "mine.yaml").write_text(STUDY)
-    command = [sys.executable, "-m", "grace", "study", "mine.yaml", "--rows=der", "--jobs=1"]
-    started = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) for _ in range(2)]
-    try:
-        runs, until = tmp_path / "studies" / "runs", time.monotonic() + 120
-        while len(list(runs.glob("*/run.json"))) < 1 and time.monotonic() < until:
-            time.sleep(0.05)
-        started[0].kill()
-        _, said = started[1].communicate(timeout=180)
-        assert started[1].returncode == 0, said
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-    made = [read_record(place.parent) for place in runs.glob("*/run.json")]
-    assert [record.complete for record in made] == [True]
-    assert (tmp_path / "studies" / "mine" / "table.csv").is_file()
