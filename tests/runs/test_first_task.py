@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -30,8 +27,6 @@ from grace.learner.learner import Learner
 from grace.methods.joint import Joint
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.replay import Replay
-from grace.nn.backbone import Backbone
-from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import Head, LinearHead
 from grace.runs.model import RunRecord
 from grace.runs.run import identify
@@ -59,9 +54,7 @@ BASE = {"base": recipe(2)}
 # Those whose first task is one cross-entropy of a new network; what comes after it differs.
 ALIKE: Mapping[str, AnyMethodSettings] = {
     name: VARIANTS[name].model_copy(update=BASE)
-    for name in (
-        *("finetune", "replay", "ewc", "icarl", "wa", "der", "memo", "grace-compresses", "foster"),
-    )
+    for name in (*("replay", "icarl", "wa", "der", "grace-compresses", "foster"),)
 }
 AVERAGED = recipe(2).model_copy(update={"average_epochs": 2})
 
@@ -228,31 +221,12 @@ def test_all_that_decides_how_sums_are_rounded(monkeypatch: pytest.MonkeyPatch) 
     assert len(set(seen)) == len(seen)
 
 
-def test_a_process_with_other_instructions_has_another_probe() -> None:
-    """A process of its own, limited to older instructions: its bits differ, and so does this.
-
-    That equal processes share a first task is shown by tests/studies/test_comparison.py.
-    """
-    code = (
-        "import torch; torch.set_num_threads(1); from grace.engine.rounding import Rounding; "
-        "from grace.engine.device import Device; from grace.settings.experiment import "
-        "EngineSettings; print(Rounding.of(Device.from_settings(EngineSettings(device='cpu'))))"
-    )
-    limits = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
-    there = subprocess.check_output(
-        [sys.executable, "-c", code], env=os.environ | limits, text=True
-    )
-    here = str(Rounding.of(Device.from_settings(EngineSettings(device="cpu"))))
-    probes = [text.strip().partition("; probe: ")[2] for text in (there, here)]
-    assert [len(probe) for probe in probes] == [16, 16]
-    assert probes[0] != probes[1]
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("seconds", value) for value in ("1e400", "-1000000.0", '"5"', "1e300")),
-        *(("losses", value) for value in ('{"classification":1e400}', '{"<script>":1.0}', "[]")),
+        ("seconds", "1e400"),
+        ("seconds", "-1000000.0"),
+        ("losses", '{"<script>":1.0}'),
     ],
 )
 def test_a_forged_entry_is_trained_anew(
@@ -320,19 +294,10 @@ class Headed(Plain):
         return head
 
 
-class Fresh(Plain):
-    """A method whose first network is another one."""
-
-    def fresh_network(self, task: Task, backbone: Backbone | None = None) -> ExpandableNetwork:
-        network = super().fresh_network(task, backbone)
-        nn.init.zeros_(next(iter(network.head.parameters())))
-        return network
-
-
 @pytest.mark.parametrize(
     ("method", "left"),
     # What a nested function computes is not looked into: it is not even left for its like.
-    [(Smooth, 1), (Headed, 2), (Fresh, 2), (Plain, 1)],
+    [(Smooth, 1), (Headed, 2), (Plain, 1)],
 )
 def test_a_first_task_is_shared_by_what_it_holds(
     trained: list[str],

@@ -8,11 +8,6 @@ from grace.runs import metrics
 ROWS = [[90.0], [60.0, 80.0], [70.0, 50.0, 95.0]]
 
 
-def test_matrix_on_true_boundaries() -> None:
-    matrix = metrics.accuracy_matrix(ROWS)
-    assert matrix == [[90.0, None, None], [60.0, 80.0, None], [70.0, 50.0, 95.0]]
-
-
 def test_forgetting_and_backward_transfer_by_hand() -> None:
     matrix = metrics.accuracy_matrix(ROWS)
     # (max(90, 60, 70) - 70 + max(80, 50) - 50) / 2 = (20 + 30) / 2
@@ -23,11 +18,6 @@ def test_forgetting_and_backward_transfer_by_hand() -> None:
     recovered = metrics.accuracy_matrix([[50.0], [40.0, 80.0], [70.0, 80.0, 1.0]])
     assert metrics.forgetting(recovered) == 0.0
     assert metrics.backward_transfer(recovered) == pytest.approx(10.0)
-
-
-def test_last_and_average() -> None:
-    # GRACE's §2 convention: Avg includes task 1.
-    assert metrics.average([90.0, 70.0, 71.0]) == pytest.approx(77.0)
 
 
 def test_single_task_forgets_nothing_known() -> None:

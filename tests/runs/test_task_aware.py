@@ -42,29 +42,6 @@ def test_every_predictor_is_measured_with_and_without_the_task() -> None:
     assert compare_predictions({}, LABELS, [2, 3]) == ({}, None)
 
 
-# Uneven tasks of 2, 1 and 2 classes; rows are true classes.
-CONFUSION = [
-    [8, 2, 0, 0, 0],
-    [0, 5, 0, 0, 5],
-    [0, 0, 10, 10, 0],
-    [0, 0, 0, 3, 1],
-    [0, 0, 0, 0, 6],
-]
-
-
-def test_accuracies_by_hand() -> None:
-    pairs = [(t, p) for t, row in enumerate(CONFUSION) for p, n in enumerate(row) for _ in range(n)]
-    labels, predictions = torch.tensor(pairs).T
-    assert confusion_matrix(predictions, labels, 5) == CONFUSION
-    found = accuracies(predictions, labels, [2, 1, 2])
-    assert found["per_task"] == pytest.approx((100 * 13 / 20, 50, 90))
-    # Weighted by images, not by classes: 32 of 50, and 23 of 40.
-    assert (found["all"], found["old"], found["new"]) == pytest.approx((64, 57.5, 90))
-    assert accuracies(predictions, labels, [2, 0, 3])["per_task"][1] is None
-    assert accuracies(predictions, labels, [5])["old"] is None
-    assert accuracies(predictions, labels, [5, 0])["new"] is None
-
-
 def test_accuracies_are_scikit_learns() -> None:
     draws = np.random.default_rng(3)
     labels = draws.integers(0, 6, 300)
@@ -80,11 +57,9 @@ def test_accuracies_are_scikit_learns() -> None:
     assert found["all"] == pytest.approx(among(0, 6))
     assert (found["old"], found["new"]) == pytest.approx((among(0, 4), among(4, 6)))
     assert found["per_task"] == pytest.approx((among(0, 3), among(3, 4), among(4, 6)))
-
-
-def test_the_lowest_index_wins_a_tie() -> None:
-    scores = torch.tensor([[9.0, 1.0, 1.0], [9.0, 1.0, 1.0]])
-    assert task_aware_predictions(scores, torch.tensor([1, 2]), [1, 2]).tolist() == [1, 1]
+    assert accuracies(told, true, [3, 0, 3])["per_task"][1] is None
+    assert accuracies(told, true, [6])["old"] is None
+    assert accuracies(told, true, [6, 0])["new"] is None
 
 
 def test_scores_below_the_mask_of_other_columns_do_not_lose_to_it() -> None:
