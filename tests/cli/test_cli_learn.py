@@ -233,7 +233,7 @@ def test_an_interrupted_command_goes_on_and_another_is_refused(
     assert ModelStore.open(copy).document(1).settings.method.name == "replay"
     with monkeypatch.context() as patch:
         patch.setattr(phase_run.PhaseRun, "epoch", die)  # No epoch is trained again.
-        learn(images, "--model", model, *GRACE)
+        learn(images, "--model", model, *GRACE, "engine.eval_batch_size=5")
     assert ModelStore.open(model).current() == 1
     assert not ModelStore.open(model).pending()
     # A later update goes on, or is dropped.
