@@ -367,7 +367,6 @@ def test_whatever_differs_changes_the_address_of_a_phase() -> None:
         {"rule": lambda gradients: {}},
         {"augmentation": []},
     ],
-    ids=str,
 )
 def test_what_cannot_be_hashed_has_no_address(changes: dict[str, Any]) -> None:
     assert start_of(replace(first_phase(), **changes)) is None
