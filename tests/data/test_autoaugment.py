@@ -72,24 +72,14 @@ def autoaugmented(image: Tensor, row: list[float]) -> Tensor:
 
 
 def odd_pictures(channels: int, height: int, width: int) -> Tensor:
-    """Noise, smooth waves, dull waves with a sharp edge, few levels, and one level only."""
+    """Noise, smooth and dull images, few levels, and one level only."""
     source = torch.Generator().manual_seed(height + width)
     noise = torch.randint(0, 256, (3, channels, height, width), generator=source)
-    phase = torch.rand(4, channels, 3, generator=source) * 6
-    y, x = torch.linspace(0, 3, height)[:, None], torch.linspace(0, 4, width)
-    waves = torch.stack(
-        [
-            (x * (1 + c) + p[0]).sin() + (y + p[1]).cos() * (x - y + p[2]).sin()
-            for image in phase
-            for c, p in enumerate(image)
-        ]
-    )
-    smooth = (127.5 + 60 * waves).clamp(0, 255).view(4, channels, height, width)
-    smooth[2:] = smooth[2:] / 3 + 60
-    smooth[2:, :, height // 3 :, : width // 2] += 70
+    coarse = torch.rand(2, channels, 4, 4, generator=source) * 255
+    smooth = torch.nn.functional.interpolate(coarse, size=(height, width), mode="bilinear")
     few = torch.randint(0, 4, (1, channels, height, width), generator=source) * 60
     flat = torch.full((1, channels, height, width), 93)
-    return torch.cat([noise, smooth.long(), few, flat]).to(torch.uint8)
+    return torch.cat([noise, smooth, smooth / 3 + 60, few, flat]).to(torch.uint8)
 
 
 def cases() -> list[tuple[str, int, int]]:
