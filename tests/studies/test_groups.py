@@ -45,6 +45,7 @@ def test_settings_that_differ_name_a_row(make_record: MakeRecord) -> None:
         assert f"der ({change})" in result.rows
         assert len(result.rows) == 2
         assert result.notes == []
+    assert "der (data.classes=none)" in result.rows
 
 
 def of_data(record: RunRecord, protocol: str) -> RunRecord:
