@@ -92,19 +92,3 @@ def test_the_run_on_images_from_python_runs(
     assert record.info.task_sizes == (2, 2)
     shown = capsys.readouterr().out
     assert shown == f"runs/digits/{directory.name} {record.last} {record.task_aware_last}\n"
-
-
-def test_the_yaml_of_a_file_of_ones_own_is_an_experiment(tmp_path: Path) -> None:
-    (block,) = blocks(ROOT / "docs" / "settings.md", "yaml")
-    own = tmp_path / "small.yaml"
-    own.write_text(block)
-    settings = load_experiment(str(own))
-    assert (settings.memory.size, settings.method.name) == (50, "grace")
-    assert settings.method.threshold == 0.3
-
-
-def test_the_refusal_shown_is_the_refusal_given() -> None:
-    shown = (ROOT / "docs" / "settings.md").read_text()
-    with pytest.raises(ValueError, match="treshold") as refused:
-        load_experiment("digits", ["method.treshold=0.5"])
-    assert f"error: {refused.value}\n" in shown

@@ -68,11 +68,6 @@ def test_what_the_pages_of_promises_name_is_there() -> None:
         assert any(f"python {script}" in result for result in results), script
 
 
-def test_no_page_is_built_over_a_file() -> None:
-    """The site has "a.html" for "a.md"."""
-    assert [path for path in DOCS.rglob("*.html") if path.with_suffix(".md").exists()] == []
-
-
 def test_every_exit_code_has_a_row() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "src/grace/cli").glob("*.py"))
     used = set(re.findall(r"typer\.Exit\((\d+)\)", sources))

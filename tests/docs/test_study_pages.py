@@ -16,13 +16,6 @@ def script() -> Any:
     return runpy.run_path(str(SCRIPT))
 
 
-def test_text_between_markers_is_replaced_and_the_rest_stays(script: Any) -> None:
-    page = "before\n<!-- study x -->\nold\n<!-- end study x -->\nafter\n"
-    expected = "before\n<!-- study x -->\n\nnew\n\n<!-- end study x -->\nafter\n"
-    assert script["between"](page, "study x", "new") == expected
-    assert script["between"](expected, "study x", "new") == expected
-
-
 def test_every_study_has_a_page(script: Any) -> None:
     pages = "".join(path.read_text() for path in SCRIPT.parent.glob("*.md"))
     named = set(script["MARKER"].findall(pages))

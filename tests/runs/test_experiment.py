@@ -129,15 +129,6 @@ class TestRecord:
         drops = [max(column) - column[-1] for column in columns]
         assert graces_run.forgetting == pytest.approx(sum(drops) / 2)
 
-    def test_what_is_told_the_task(self, graces_run: RunRecord) -> None:
-        for task in graces_run.tasks:
-            for entry in task.classifiers.values():
-                assert entry.task_aware.all >= entry.all
-        first = graces_run.tasks[0].classifiers["linear"]
-        assert (first.task_aware.all, first.task_aware.per_task) == (first.all, first.per_task)
-        # The third task has one class.
-        assert graces_run.tasks[2].classifiers["linear"].task_aware.per_task[2] == 100.0
-
     def test_joint_at_the_last_task_only(self, tmp_path: Path) -> None:
         method = Joint.Settings(base=recipe(4), final_task_only=True)
         record = run(method, tmp_path / "run")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from grace.base import atomic, tensors
 from grace.data.images import Dataset
@@ -24,7 +23,6 @@ from grace.engine.phase import Batch, Loss, Phase
 from grace.engine.rounding import Rounding
 from grace.engine.trainer import Trainer
 from grace.learner.learner import Learner
-from grace.methods.joint import Joint
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.replay import Replay
 from grace.nn.heads import Head, LinearHead
@@ -131,17 +129,6 @@ def test_methods_that_begin_alike_train_it_once_and_end_with_the_same_bits(
     assert len(list(shared.rglob("*.safetensors"))) == 1
 
 
-def test_a_method_with_a_first_task_of_its_own_that_holds_the_same_finds_it(
-    tmp_path: Path,
-) -> None:
-    """Joint training says itself what it does in a first task: what the others do."""
-    shared, joint = tmp_path / "first-tasks", Joint.Settings(**BASE)
-    run(ALIKE["replay"], tmp_path / "one", shared, IMAGES)
-    record = run(joint, tmp_path / "joint", shared, IMAGES)
-    assert [task.phases[0].is_shared for task in record.tasks] == [True, False]
-    assert results(record) == results(run(joint, tmp_path / "alone", None, IMAGES))
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -179,19 +166,6 @@ def test_what_was_left_damaged_is_trained_anew(
     # And it lies there whole again.
     trained.clear()
     run(ALIKE["der"], tmp_path / "three", shared)
-    assert "base" not in trained
-
-
-def test_what_rounds_otherwise_is_not_shared(
-    trained: list[str], shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ "AMD EPYC" names every processor of a maker: 25.0 % came out where 71.25 % belonged."""
-    with monkeypatch.context() as patch:
-        patch.setenv("ATEN_CPU_CAPABILITY", "AVX2")
-        run(ALIKE["wa"], tmp_path / "two", shared)
-    assert "base" in trained
-    trained.clear()
-    run(ALIKE["wa"], tmp_path / "three", shared)
     assert "base" not in trained
 
 
@@ -270,18 +244,6 @@ class Plain(Method):
         raise AssertionError("there is no later task")
 
 
-class Smooth(Plain):
-    """A method whose first task has a loss of its own."""
-
-    def classification_phase(self, *arguments: Any, **named: Any) -> Phase:
-        def objective(batch: Batch) -> dict[str, Loss]:
-            loss = cross_entropy(batch["head"], batch.labels, label_smoothing=0.5)
-            return {"classification": Loss(loss)}
-
-        phase = super().classification_phase(*arguments, **named)
-        return replace(phase, objective=objective)
-
-
 class Headed(Plain):
     """A method whose heads start at zero."""
 
@@ -296,8 +258,7 @@ class Headed(Plain):
 
 @pytest.mark.parametrize(
     ("method", "left"),
-    # What a nested function computes is not looked into: it is not even left for its like.
-    [(Smooth, 1), (Headed, 2), (Plain, 1)],
+    [(Headed, 2), (Plain, 1)],
 )
 def test_a_first_task_is_shared_by_what_it_holds(
     trained: list[str],

@@ -14,8 +14,6 @@ from grace.engine.phase import LossProbe
 from grace.engine.trainer import Trainer
 from grace.learner.learner import Learner
 from grace.methods.grace import Grace
-from grace.methods.joint import Joint
-from grace.methods.memo import Memo
 from grace.nn.expandable import ExpandableNetwork
 from grace.runs.model import RunRecord, TaskRecord
 from grace.runs.provenance import fingerprints
@@ -125,17 +123,6 @@ class TestValues:
         p = sigma / sigma.sum()
         rank = float(torch.exp(-(p * torch.log(p + 1e-12)).sum())) / min(centred.shape)
         assert found["effective_rank"] == pytest.approx(rank, rel=1e-3)
-
-    def test_behind_a_trunk_and_without_a_network(self, tmp_path: Path) -> None:
-        memo = learner(Memo.Settings(base=recipe(), grow=recipe()), probe=ALL)
-        for counts in STREAM[:2]:
-            teach(memo, labelled(counts))
-        weights = torch.cat([p.flatten() for p in memo.method.network.backbones[-1].parameters()])
-        found = dict(memo.history[-1].outcome.measures)
-        assert found["weight_norm"] == pytest.approx(float(weights.norm()), rel=1e-5)
-        assert found["hessian_radius"] > 0
-        joint = run(tmp_path / "joint", ALL, Joint.Settings(base=recipe(), final_task_only=True))
-        assert [len(task.measures) for task in joint.tasks] == [0, 0, 7]
 
 
 def _looked_at(made: Learner) -> tuple[ExpandableNetwork, Tensor, Tensor]:
