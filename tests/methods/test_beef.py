@@ -37,11 +37,6 @@ def taught(*tasks: dict[int, int], **choices: Any) -> Learner:
     return made
 
 
-def beef_of(made: Learner) -> Beef:
-    assert isinstance(made.method, Beef)
-    return made.method
-
-
 def phases(
     made: Learner, work: Task, also: Callable[[Phase], None] = lambda phase: None
 ) -> list[Phase]:
