@@ -37,6 +37,7 @@ def test_the_choices_are_listed_after_the_nearest() -> None:
     assert did_you_mean_one_of("catt", ["ant", "cat"]) == "; did you mean 'cat'? (known: ant, cat)"
     assert did_you_mean_one_of("x", []) == ""
     names = [f"class{number}" for number in range(13)]
+    assert did_you_mean_one_of("x", names[:12]).endswith(", class10, class11)")
     assert did_you_mean_one_of("x", names).endswith(", class10, class11, …)")
 
 
