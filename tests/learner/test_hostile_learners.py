@@ -151,6 +151,11 @@ def many_versions(count: int) -> Forge:
     }
 
 
+def ninth(tree: Any) -> dict[str, Any]:
+    """Return images of a class that there is not."""
+    return {"9": tree["exemplars"]["0"]}
+
+
 def black(count: int) -> Forge:
     """Keep so many black exemplars of the first class."""
     images = np.zeros((count, 3, 8, 8), np.uint8)
@@ -171,6 +176,9 @@ TIMM = "settings/backbone/name"
 ABSENT = {"sha256": "0" * 64, "bytes": 10**12}
 GIANT = "timm/vit_giant_patch14_224"
 BACKBONE = "parts/backbone.0"
+LONE = {"task": 1, "new_class_names": ["a"], "outcome": {"verdict": "start"}}
+NINTH = {"index": 9, "num": 1, "after": 1}
+NO_CLASS = "it names a class index that does not exist"
 VERSION, DOCUMENT = "version 2 of 'MODEL' cannot be brought back: ", "2.json' is damaged: "
 # What is said of a learner in MODEL; nothing: any clear message, or a sound answer.
 FORGERIES: Mapping[str, tuple[Forge, str]] = {
@@ -227,6 +235,32 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
         text(b'"values":{', b'"values":{"a":' + b"[" * 100 + b"]" * 100 + b","),
         "64 deep",
     ),
+    **{
+        f"format {found!r}": (document(("format", found)), f"{DOCUMENT}it names no format")
+        for found in (0, True, 1.0, "1", None)
+    },
+    "no history": (document(("history", [])), f"{DOCUMENT}history: "),
+    "one class": (document(("history", [LONE])), "it has fewer than two classes"),
+    "twins": (many_classes(1, "CLASS 0"), "or two of one name"),
+    "two channels": (document(("shape", [2, 8, 8])), "one number for each of 1 or 3 channels"),
+    "other images than measured": (
+        edited(lambda t: t["history"][0]["accuracy"].update(classes=[NINTH])),
+        NO_CLASS,
+    ),
+    "exemplars of no class": (edited(lambda t: t["exemplars"].update(ninth(t))), NO_CLASS),
+    "held out of no class": (edited(lambda t: t["validation"].update(ninth(t))), NO_CLASS),
+    "counts of no class": (document(("original_counts/9", 3)), NO_CLASS),
+    "a class below": (document(("forgotten", [-1])), NO_CLASS),
+    "no exemplar": (document(("exemplars/0/num", 0)), "num: it should be greater than"),
+    "fewer bytes than none": (document(("parts/head/bytes", -1)), "bytes: it should be greater"),
+    "a long date": (edited(lambda t: t["history"][0].update(date="9" * 101)), "at most 100"),
+    "escapes for a date": (document(("created", "now\x1b[2J")), "created: it should be"),
+    "a share above one": (
+        edited(lambda t: t["history"][0]["accuracy"].update(teacher=1.5)),
+        "teacher: it should be",
+    ),
+    "a hook": (document(("hook", "rm -rf")), f"{DOCUMENT}hook: "),
+    "magic": (method("magic"), "unknown method 'magic'"),
     "a newer format": (
         document(("format", 2)),
         "2.json' has format 2, this grace reads up to 1: upgrade grace",
@@ -235,10 +269,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
         document(("calibration/sha256", "../../secret")),
         "it should be a text of the form",
     ),
-    "a class that is none": (
-        document(("forgotten", [1, 4])),
-        "names a class index that does not exist",
-    ),
+    "a class that is none": (document(("forgotten", [1, 4])), NO_CLASS),
     "a class with escapes for a name": (
         many_classes(1, "\x1b[2J"),
         "'\\x1b[2J' has a control character",
