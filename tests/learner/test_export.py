@@ -132,21 +132,6 @@ class TestTheFile:
         with pytest.raises(GraceError, match="differ by up to nan"):
             check_onnx(made[1], images, off)
 
-    def test_large_logits_may_differ_by_the_rounding_of_their_size(self, tmp_path: Path) -> None:
-        def score(features: Tensor) -> Tensor:
-            logits = 1000 * features[:, :3]
-            return torch.cat([logits[:, :2], torch.full_like(logits[:, 2:], -1e4)], dim=1)
-
-        path, white = tmp_path / "model.onnx", torch.full((1, 3, 4, 4), 255, dtype=torch.uint8)
-        graph = Graph(Classifier([nn.Flatten()], score), (0.4,) * 3, (0.2,) * 3)
-        write_onnx(graph, ABOUT, path)
-        # Of 1000 (1 − 0.4) / 0.2 = 3000 a hundred-thousandth is 0.03, whatever the hidden has.
-        logits = torch.tensor([[3000.0, 2999.98, -10000.0]])
-        assert check_onnx(path, white, logits) == pytest.approx(0.02, abs=1e-3)
-        logits[0, 1] -= 0.02
-        with pytest.raises(GraceError, match=r"differ by up to 0\.04"):
-            check_onnx(path, white, logits)
-
 
 class Undecided(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
@@ -155,39 +140,11 @@ class Undecided(nn.Module):
 
 
 class TestExporting:
-    def test_it_is_checked_on_exemplars_or_noise_where_nothing_is_held_out(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        checked: list[tuple[Tensor, Tensor]] = []
-        monkeypatch.setattr(exporting, "write_onnx", lambda *own: own[2].write_bytes(b""))
-        monkeypatch.setattr(exporting, "check_onnx", lambda *own: checked.append(own[1:]) or 0.0)
-        method = Replay.Settings(base=recipe(), update=recipe())
-        replay = learner(method, memory=MemorySettings(size=600))
-        with pytest.raises(GraceError, match="nothing has been learnt yet"):
-            replay.export(tmp_path / "none.onnx")
-        data = labelled({0: 300, 1: 300})
-        replay.update(data.images, class_names(data))
-        memory, path = replay.method.memory, tmp_path / "made.onnx"
-        # Every third of 600 exemplars.
-        kept = [memory.of_class(own).gather(torch.arange(0, 300, 3)) for own in (0, 1)]
-        assert replay.export(path).checked_on == "exemplars"
-        images, logits = checked[-1]
-        assert torch.equal(images, torch.cat(kept))
-        torch.testing.assert_close(logits, replay.decision_function(images))
-        for index in (0, 1):
-            memory.forget(index)
-        assert replay.export(path, replace=True).checked_on == "images of noise"
-        assert (checked[-1][0].shape, checked[-1][0].dtype) == ((32, 3, 8, 8), torch.uint8)
-
-    def test_a_file_is_replaced_on_request_only_by_one_that_passes_its_check(
+    def test_only_a_file_that_passes_its_check_replaces_another(
         self, made: tuple[Learner, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path = tmp_path / "pets.onnx"
         path.write_text("old")
-        with pytest.raises(GraceError, match=r"no folder '.*nowhere' to export into"):
-            made[0].export(tmp_path / "nowhere" / "pets.onnx")
-        with pytest.raises(GraceError, match=r"pets.onnx' exists already"):
-            made[0].export(path)
         # What is written is another learner's file.
         monkeypatch.setattr(exporting, "write_onnx", lambda *own: shutil.copy(made[1], own[2]))
         with monkeypatch.context() as patch:

@@ -8,13 +8,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import torch
 
 from grace.data.images import Dataset
 from grace.engine.trainer import NonFiniteLossError
 from grace.methods.finetune import Finetune
 from grace.methods.grace import Grace
-from grace.methods.joint import Joint
 from grace.methods.replay import Replay
 from grace.runs.model import RunRecord
 from grace.runs.record import RecordWriter, read_record
@@ -129,20 +127,6 @@ class TestRecord:
         drops = [max(column) - column[-1] for column in columns]
         assert graces_run.forgetting == pytest.approx(sum(drops) / 2)
 
-    def test_joint_at_the_last_task_only(self, tmp_path: Path) -> None:
-        method = Joint.Settings(base=recipe(4), final_task_only=True)
-        record = run(method, tmp_path / "run")
-        skipped, also, last = lines(tmp_path / "run")
-        for line in (skipped, also):
-            assert line["verdict"] == "skip"
-            assert line["classifiers"] == {}
-            assert (line["primary"], line["confusion"], line["backbones"]) == (None, None, 0)
-            assert line["phases"] == []
-        assert last["phases"][0]["images"] == 54
-        assert record.accuracies() == [None, None, last["classifiers"]["linear"]["all"]]
-        assert record.last == last["classifiers"]["linear"]["all"]
-        assert record.average is None
-
     def test_equal_settings_give_equal_records(self, tmp_path: Path, graces_run: RunRecord) -> None:
         one, two = graces_run, run(GRACE, tmp_path / "two")
         assert one.info.fingerprints == two.info.fingerprints
@@ -178,17 +162,6 @@ class TestRecord:
         assert one["protocol"] != two["protocol"]
         wanted = settings(method, scenario=ScenarioSettings(base=3, increment=2))
         assert identify([wanted], dataset=other) == [two]
-
-    def test_without_a_directory_it_goes_under_runs(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        method = Finetune.Settings(base=recipe(), update=recipe())
-        chosen = settings(method, scenario=ScenarioSettings(base=3, increment=3))
-        record = run_experiment(chosen, dataset=IMAGES)
-        assert record.directory.resolve().parent == tmp_path / "runs" / "tiny"
-        assert record.directory.name.startswith("finetune-s1-")
-        assert record.info.task_sizes == (3, 3)
 
 
 def timeless(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,14 +222,6 @@ class TestFailures:
         assert "\n" not in str(caught.value)
         assert list(tmp_path.iterdir()) == []
 
-    def test_an_existing_directory_is_never_written_over(self, tmp_path: Path) -> None:
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "run.json").write_text("precious")
-        with pytest.raises(ValueError, match="exists already"):
-            run(Finetune.Settings(base=recipe(), update=recipe()), tmp_path / "run")
-        assert (tmp_path / "run" / "run.json").read_text() == "precious"
-        assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
-
 
 class TestResumingWithoutItsCheckpoint:
     """tests/test_nothing_lost.py has the runs that go on from it."""
@@ -277,36 +242,3 @@ class TestResumingWithoutItsCheckpoint:
         ]
         names = sorted(path.name for path in (tmp_path / "run").iterdir())
         assert names == ["run.json", "tasks.jsonl"]
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_class_that_is_not_learnt_is_noted(tmp_path: Path) -> None:
-    one_each = ScenarioSettings(base=4, increment=1)
-    notes = [
-        run(kind.Settings(base=recipe(), update=recipe()), tmp_path / kind.__name__,
-            scenario=one_each).info.notes
-        for kind in (Replay, Finetune)
-    ]  # fmt: skip
-    assert notes == [(), (
-        "finetune compares new classes with each other only: a task's one new class is not learnt "
-        "(task 2, 3)",
-    )]  # fmt: skip
-
-
-def test_grace_learns_and_forgets_less_than_finetune(tmp_path: Path) -> None:
-    """Four quadrants in two tasks: the order every table of the paper has."""
-    long, images = recipe(12), dataset(4, train=24, test=10)
-    chosen = [
-        settings(method, memory=MemorySettings(size=40))
-        for method in (
-            Grace.Settings(base=long, grow=long, compress=long),
-            Finetune.Settings(base=long, update=long),
-        )
-    ]
-    grace, finetune = (
-        run_experiment(own, directory=tmp_path / own.method.name, dataset=images) for own in chosen
-    )
-    assert (grace.last or 0) > 75
-    # Two of four classes at best, as its loss knows the new ones only.
-    assert (finetune.last or 100) < 65
-    assert torch.tensor(finetune.tasks[1].confusion)[:2, 2:].sum() > 10

@@ -5,7 +5,6 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,9 @@ from grace.methods.method import Method, Outcome, Steps
 from grace.methods.replay import Replay
 from grace.nn.heads import Head, LinearHead
 from grace.runs.model import RunRecord
-from grace.runs.run import identify
 from grace.runs.run import run as run_experiment
 from grace.settings.experiment import (
     EngineSettings,
-    ExperimentSettings,
     ScenarioSettings,
     SeedSettings,
 )
@@ -280,16 +277,6 @@ def first_phase() -> Phase:
     return typed(Phase, next(learner.method.first_task(task(1, {0: 4, 1: 4}, 0))))
 
 
-class Objective:
-    """An objective with a state of its own."""
-
-    def __call__(self, batch: Batch) -> dict[str, Loss]:
-        raise AssertionError("it is hashed, never called")
-
-    def bound(self, batch: Batch) -> dict[str, Loss]:
-        raise AssertionError("it is hashed, never called")
-
-
 def other_objective(batch: Batch) -> dict[str, Loss]:
     """Another loss."""
     raise AssertionError("it is hashed, never called")
@@ -315,29 +302,3 @@ def test_whatever_differs_changes_the_address_of_a_phase() -> None:
     addresses = [start_of(other) for other in [phase, *others]]
     assert None not in addresses
     assert len(set(addresses)) == len(addresses)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"objective": (lambda scale: lambda batch: {"loss": Loss(batch["head"].sum() * scale)})(2)},
-        {"objective": Objective()},
-        {"objective": Objective().bound},
-        {"objective": partial(other_objective)},
-        {"after_step": lambda: None},
-        {"rule": lambda gradients: {}},
-        {"augmentation": []},
-    ],
-)
-def test_what_cannot_be_hashed_has_no_address(changes: dict[str, Any]) -> None:
-    assert start_of(replace(first_phase(), **changes)) is None
-
-
-def test_runs_are_identified_without_being_carried_out(tmp_path: Path) -> None:
-    methods = [ALIKE["der"], ALIKE["replay"]]
-    wanted: list[ExperimentSettings] = [settings(method) for method in methods]
-    records = [run(m, tmp_path / str(i), None) for i, m in enumerate(methods)]
-    assert identify(wanted, dataset=PAIR) == [record.info.fingerprints for record in records]
-    one, two = identify(wanted, dataset=PAIR)
-    assert one["first_task"] == two["first_task"]
-    assert one["run"] != two["run"]
