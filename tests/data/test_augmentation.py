@@ -11,7 +11,6 @@ from grace.data.augmentation import Operation, build_augmentation, build_operati
 from grace.data.image_changes import (
     NUM_CROP_DRAWS,
     crop_boxes,
-    crop_with_padding,
     cut_out,
     flip_horizontally,
     resized_crop,
@@ -32,16 +31,6 @@ def operation(text: str, size: int = 32) -> Operation:
 
 def draws(n: int, k: int) -> Tensor:
     return torch.rand(n, k, generator=torch.Generator().manual_seed(1))
-
-
-def test_crop_with_padding_equals_torchvision() -> None:
-    images = random_images(81, height=10, width=12)
-    rows, columns = torch.meshgrid(torch.arange(9), torch.arange(9), indexing="ij")
-    found = crop_with_padding(images, rows.flatten(), columns.flatten(), 4)
-    for image, top, left, crop in zip(
-        images, rows.flatten().tolist(), columns.flatten().tolist(), found, strict=True
-    ):
-        assert torch.equal(crop, tv.crop(tv.pad(image, [4] * 4), top, left, 10, 12))
 
 
 def test_cifar_augmentation_equals_the_torchvision_pipeline() -> None:

@@ -154,16 +154,6 @@ def test_ordered_batches_keep_the_order() -> None:
     assert torch.equal(everything, augmentation.normalise(data.images.gather(torch.arange(11))))
 
 
-def test_augmented_batches_keep_the_order() -> None:
-    augmentation = build_augmentation("cifar", MEAN, STD, 8)
-    data = made(11)
-    batches = list(augmented_batches(data, 4, augmentation, seeded(3), channels_last=True))
-    drawn = torch.rand(11, 4, generator=seeded(3))
-    expected = augmentation.apply(data.images.gather(torch.arange(11)), drawn)
-    assert torch.equal(torch.cat([images for images, _ in batches]), expected)
-    assert all(images.is_contiguous(memory_format=torch.channels_last) for images, _ in batches)
-
-
 @pytest.mark.parametrize("in_front", [True, False])
 def test_files_and_memory_joined_give_the_same_batches(tmp_path: Path, in_front: bool) -> None:
     data = made(13)

@@ -55,6 +55,8 @@ def test_train_and_test_folders(splits: Path) -> None:
     first = torch.from_numpy(np.asarray(image(1000)).copy()).permute(2, 0, 1)
     assert torch.equal(dataset.train.images.gather(torch.tensor([0]))[0], first)
     assert (dataset.mean, dataset.notes) == ((0.485, 0.456, 0.406), [])
+    assert load(splits, image_size=9, channels=1).train.images.shape == (1, 9, 9)
+    refused("streamed need one size: set data.image_size", lambda: load(splits, streaming=True))
 
 
 def test_one_folder_is_split_by_class(tmp_path: Path) -> None:
@@ -65,18 +67,6 @@ def test_one_folder_is_split_by_class(tmp_path: Path) -> None:
     assert list(dataset.class_names) == ["ant", "bee", "deep"]
     assert torch.bincount(dataset.test.labels).tolist() == [2, 1, 1]
     assert torch.bincount(dataset.train.labels).tolist() == [8, 4, 4]
-
-
-def test_sizes_are_brought_together_on_request(splits: Path) -> None:
-    odd = splits / "train" / "bee" / "odd.png"
-    image(77, (20, 10)).save(odd)
-    sizes = "8×8 of 18 images, such as 'train/ant/000.png', 20×10 of 1 image, such as "
-    both = f"{splits}: different sizes in pixels (2): {sizes}'train/bee/odd.png': "
-    message = refused("set data.image_size$", lambda: load(splits))
-    assert message.startswith(both)
-    dataset = load(splits, image_size=9, channels=1)
-    assert (dataset.train.images.shape, len(dataset.mean)) == ((1, 9, 9), 1)
-    refused("streamed need one size: set data.image_size", lambda: load(splits, streaming=True))
 
 
 def test_no_root_and_no_folder() -> None:

@@ -89,25 +89,3 @@ def test_compiled_equals_eager_and_instances_share_a_program() -> None:
         torch.testing.assert_close(compiled[name], tensor, rtol=1e-3, atol=1e-5)
     # One program for what trains and one for both frozen instances; the smaller batch has none.
     assert counters["stats"]["unique_graphs"] == 2
-
-
-def test_a_head_on_stored_features_asks_for_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It trains in less time than the compiler takes to start."""
-
-    def asked(device: str) -> bool:
-        raise AssertionError(device)
-
-    monkeypatch.setattr("grace.engine.device.can_compile", asked)
-    settings = EngineSettings(device="cpu", compile=True, threads=1)
-    trainer = Trainer(settings, build_augmentation("none", (0.4,) * 3, (0.3,) * 3, 8), 1)
-    trainer.start_task(1)
-    head = LinearHead(4, 2, generator(4, "head"))
-    phase = Phase(
-        name="head",
-        parts={"head": Part(head, ["features"])},
-        objective=classification,
-        recipe=Recipe(epochs=1, batch_size=8, lr=0.05),
-        data=labelled({0: 10, 1: 9}),
-        rows={"features": torch.ones(19, 4)},
-    )
-    assert "classification" in trainer.optimise(phase).losses

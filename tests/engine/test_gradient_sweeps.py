@@ -17,7 +17,7 @@ from grace.engine.journal import Journal
 from grace.engine.parts import frozen, named_buffers
 from grace.engine.phase import Batch, GradientSweep, Loss, Objective, Part, Sweep
 from grace.engine.reducers import Collect, SquaredGradients
-from grace.engine.trainer import NonFiniteLossError, Trainer
+from grace.engine.trainer import NonFiniteLossError
 from grace.methods.classification import classification
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
@@ -78,14 +78,6 @@ class TestGradients:
         # One batch: the square of the mean gradient 5/4.
         assert float(whole["backbone.0.weight"]) == pytest.approx(1.5625)
 
-    def test_no_parameter_moves_and_no_gradient_stays(self) -> None:
-        backbone = Scale(2.0)
-        trainer().run(sweep(backbone, white([0, 3])))
-        assert float(backbone.weight) == 2.0
-        assert backbone.weight.grad is None
-        assert not backbone.training
-        assert not backbone.weight.requires_grad
-
     def test_it_is_in_float32_whatever_the_precision(self) -> None:
         kinds: set[torch.dtype] = set()
 
@@ -144,34 +136,6 @@ class TestBatchNorm:
             with pytest.raises(ValueError, match="sweep 'fisher' moves other buffers"):
                 trainer().restore_buffers(resnet_sweep(backbone), other)
         torch.testing.assert_close(state(backbone), before, rtol=0, atol=0)
-
-
-class TestDraws:
-    def images(self, made: Trainer, name: str = "fisher") -> Tensor:
-        seen: list[Tensor] = []
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            seen.append(batch.images)
-            return {"mean": Loss(batch["backbone.0"].mean())}
-
-        made.run(sweep(Scale(1.0), labelled({0: 6, 1: 5}), objective, batch_size=4, name=name))
-        return torch.cat(seen)
-
-    def test_images_are_shuffled_and_augmented_by_seed_task_and_name(self) -> None:
-        one = self.images(trainer(augmentation="shift"))
-        assert one.shape == (11, 3, 8, 8)
-        assert torch.equal(one, self.images(trainer(augmentation="shift")))
-        later = trainer(augmentation="shift")
-        later.start_task(2)
-        plain = labelled({0: 6, 1: 5}).images.gather(torch.arange(11)).float() / 255
-        others = [self.images(later), self.images(trainer(augmentation="shift"), "other"), plain]
-        assert not any(torch.equal(one, other) for other in others)
-        # Shuffled only: the same images in another order.
-        shuffled = self.images(trainer())
-        assert not torch.equal(shuffled, plain)
-        torch.testing.assert_close(
-            shuffled.flatten(1).sum(1).sort().values, plain.flatten(1).sum(1).sort().values
-        )
 
 
 class TestFailures:

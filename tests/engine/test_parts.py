@@ -7,13 +7,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-import grace.engine.trainer
 from grace.base.randomness import generator
 from grace.engine import parts as graph
-from grace.engine.phase import Batch, GradientSweep, Loss, Part, Parts
-from grace.engine.reducers import SquaredGradients
+from grace.engine.phase import Batch, Loss, Part
 from grace.nn.expandable import copy_of
-from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
 from support.hand_worked import MeanTimes, Times, phase, recipe, squares, trainer, value_of, white
 from support.tiny_streams import labelled, state
@@ -47,26 +44,6 @@ class TestGraph:
         trainer().optimise(phase(parts, data=white([0] * 16)))
         # Two batches of eight.
         assert log == ["b", "a", "c"] * 2
-
-    def test_inputs_come_in_the_order_that_they_are_named(self) -> None:
-        class Difference(nn.Module):
-            @override
-            def forward(self, one: Tensor, two: Tensor) -> Tensor:
-                return one - 2 * two
-
-        seen: list[float] = []
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            seen.append(float(batch["difference"].detach().mean()))
-            return squares(batch)
-
-        parts = {
-            "f": Part(MeanTimes(5.0)),
-            "g": Part(MeanTimes(3.0), trains=False),
-            "difference": Part(Difference(), ["g", "f"], trains=False),
-        }
-        trainer().optimise(phase(parts, objective=objective))
-        assert seen == [3.0 - 2 * 5.0]
 
     def test_the_last_are_those_that_no_other_reads(self) -> None:
         parts = {
@@ -145,18 +122,6 @@ class TestByName:
         assert not any(parameter.requires_grad for parameter in module.parameters())
         assert all(parameter.grad is None for parameter in module.parameters())
 
-    def test_a_gradient_sweep_differentiates_them_alone(self) -> None:
-        _, parts = self.parts()
-        sweep = GradientSweep(
-            name="fisher",
-            parts=parts,
-            objective=squares,
-            data=white([0]),
-            batch_size=1,
-            reducer=SquaredGradients(),
-        )
-        assert {name: float(v) for name, v in trainer().run(sweep).items()} == {"f.bias": 9.0}
-
 
 class TestModes:
     def modes(self, **part: Any) -> tuple[bool, dict[str, Tensor], dict[str, Tensor]]:
@@ -188,49 +153,6 @@ class TestModes:
         moved = {name for name in before if not torch.equal(before[name], after[name])}
         # Images of 1 minus the mean 0: both affine parameters have gradients.
         assert moved == {"weight", "bias"}
-
-    def test_what_does_not_train_is_in_eval_mode_and_left_alone(self) -> None:
-        is_training, before, after = self.modes(trains=False)
-        assert not is_training
-        torch.testing.assert_close(before, after, rtol=0, atol=0)
-
-
-class TestFolding:
-    def folded_in(self, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
-        """Modules of which a phase makes a folded copy."""
-        seen: list[nn.Module] = []
-        fold = grace.engine.trainer.folded
-
-        def noting(module: nn.Module) -> nn.Module:
-            seen.append(module)
-            return fold(module)
-
-        monkeypatch.setattr(grace.engine.trainer, "folded", noting)
-        data = labelled({0: 5, 1: 5})
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            return {"mean": Loss(batch["head"].mean())}
-
-        trainer().optimise(phase(parts, objective=objective, data=data))
-        return seen
-
-    def test_only_what_a_phase_leaves_alone_is_folded(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        backbones = [
-            CifarResNet(8, 3, generator(seed, "parts")).eval().requires_grad_(False)
-            for seed in range(4)
-        ]
-        parts = {
-            "frozen": Part(backbones[0], trains=False),
-            "named": Part(backbones[1], trains=["stem.0.weight"]),
-            "moving": Part(backbones[2], trains=False, mode="train"),
-            "still": Part(backbones[3], mode="eval"),
-            "head": Part(
-                LinearHead(4 * 64, 2, generator(1, "head")), ["frozen", "named", "moving", "still"]
-            ),
-        }
-        assert self.folded_in(parts, monkeypatch) == [backbones[0]]
 
 
 class TestRun:

@@ -30,7 +30,6 @@ from support.hand_worked import (
     recipe,
     trainer,
     value_of,
-    white,
 )
 from support.tiny_streams import labelled, same, state
 
@@ -253,19 +252,3 @@ class TestSnapshots:
         again.run(resumed, Shelf(snapshot=shelf.snapshot))
         assert following.heard[1:-1] == [("whole", epoch) for epoch in (1, 2, 3, 4)]
         torch.testing.assert_close(states(straight), states(resumed), rtol=0, atol=0)
-
-
-def test_observers_hear_of_sweeps_that_are_done_and_of_ones_that_are_found(tmp_path: Path) -> None:
-    from grace.engine.parts import frozen
-    from grace.engine.phase import Sweep
-    from grace.engine.reducers import Collect
-
-    for _ in range(2):
-        watched, following = trainer(), Following()
-        watched.observers.append(following)
-        sweep = Sweep(
-            name="herd", parts=frozen([MeanTimes(2.0)]), data=white([0]), reducer=Collect()
-        )
-        found = Journal(tmp_path).perform(1, sweep, watched)
-        assert found.tolist() == [[2.0]]
-        assert following.heard == ["herd starts", "herd ends"]

@@ -19,7 +19,7 @@ from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
 from grace.settings.recipe import Recipe
 from support.hand_worked import Times, trainer, white
-from support.tiny_streams import labelled, recipe, same, state
+from support.tiny_streams import labelled, recipe, state
 from support.typed import typed
 
 
@@ -133,18 +133,6 @@ class TestSteps:
         result = trainer().optimise(phase(Scale(1.0), white([0, 0, 0, 0, 5]), objective, rule))
         assert result.losses == {"label": pytest.approx(1.0 + 2)}
 
-    def test_every_image_comes_once_per_epoch_in_a_new_order(self) -> None:
-        orders: dict[int, list[int]] = {}
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            orders.setdefault(batch.epoch, []).extend(batch.labels.tolist())
-            return squares(batch)
-
-        rule = Recipe(epochs=3, batch_size=4, lr=1e-3)
-        trainer().optimise(phase(Scale(1.0), white(range(11)), objective, rule))
-        assert [sorted(order) for order in orders.values()] == [list(range(11))] * 3
-        assert len({tuple(order) for order in orders.values()}) == 3
-
 
 class TestModules:
     def test_train_mode_and_gradients_only_during_the_phase(self) -> None:
@@ -177,29 +165,6 @@ class TestModules:
         assert not backbone.training
         assert not backbone.weight.requires_grad
 
-    def test_frozen_parts_are_given_without_autograd_and_equal_the_unfolded_modules(self) -> None:
-        frozen = [drifted(seed) for seed in (1, 2)]
-        before = [state(module) for module in frozen]
-        worst: list[float] = []
-
-        def objective(batch: Batch) -> dict[str, Loss]:
-            for i, module in enumerate(frozen):
-                features = batch[f"{i}"]
-                assert not features.requires_grad
-                with torch.no_grad():
-                    difference = (features - module(batch.images)).abs().max()
-                worst.append(float(difference / features.abs().max()))
-            return squares(batch)
-
-        data = labelled({0: 7, 1: 7})
-        trainer(augmentation="shift").optimise(
-            phase(Scale(1.0), data, objective, recipe(epochs=2, lr=1e-3), frozen=frozen)
-        )
-        assert max(worst) < 1e-5
-        assert len(worst) == 2 * 2
-        assert all(same(state(m), b) for m, b in zip(frozen, before, strict=True))
-        assert not any(module.training for module in frozen)
-
 
 def drifted(seed: int) -> CifarResNet:
     """A ResNet-8 whose batch norm has seen something, in eval mode."""
@@ -210,10 +175,6 @@ def drifted(seed: int) -> CifarResNet:
 
 
 class TestDraws:
-    def test_same_seeds_give_equal_bits(self) -> None:
-        one = state(train_resnet(trainer(1, "shift")))
-        torch.testing.assert_close(one, state(train_resnet(trainer(1, "shift"))), rtol=0, atol=0)
-
     def test_dropout_is_repeatable_and_leaves_the_global_generator_alone(self) -> None:
         def dropped(seed: int) -> Mapping[str, Tensor]:
             inner = CifarResNet(8, 3, generator(5, "backbone"))
@@ -226,22 +187,6 @@ class TestDraws:
             assert torch.equal(torch.get_rng_state(), before)
             torch.manual_seed(2)
             torch.testing.assert_close(one, dropped(1), rtol=0, atol=0)
-
-    def test_an_objective_draws_from_its_own_generator_per_epoch(self) -> None:
-        def drawn() -> list[float]:
-            values: list[float] = []
-
-            def objective(batch: Batch) -> dict[str, Loss]:
-                values.append(float(torch.rand((), generator=batch.generator)))
-                return squares(batch)
-
-            rule = Recipe(epochs=2, batch_size=2, lr=1e-3)
-            trainer().optimise(phase(Scale(1.0), white([0] * 4), objective, rule))
-            return values
-
-        values = drawn()
-        assert len(set(values)) == 4
-        assert drawn() == values
 
 
 class TestSweeps:
