@@ -10,7 +10,6 @@ import pytest
 from grace.engine import phase_run
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
-from grace.methods.grace import Grace
 from support.commands import call
 from support.learn_calls import FINETUNE, GRACE, TINY, files, learn, refused
 from support.learn_calls import first as first
@@ -121,9 +120,7 @@ def test_what_was_learnt_already_is_recognised(first: tuple[Path, Path], tmp_pat
     assert home.numbers() == [5]
 
 
-def test_recipes_may_change_and_what_it_is_made_of_may_not(
-    first: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_what_it_is_made_of_may_not_change(first: tuple[Path, Path]) -> None:
     images, model = first
     before = files(model)
     refusals = {
@@ -141,15 +138,6 @@ def test_recipes_may_change_and_what_it_is_made_of_may_not(
     wrong = refused("nowhere", "--model", model, "method.treshold=1")
     assert "did you mean 'method.threshold'?" in wrong
     assert files(model) == before
-    changes = ["method.grow.epochs=2", "method.compress.lr=0.02", "engine.eval_batch_size=5"]
-    learn(folder(tmp_path / "second", "cat"), "--model", model, *changes)
-    # An update without them keeps to them.
-    learn(folder(tmp_path / "third", "dog"), "--model", model)
-    settings = ModelStore.open(model).document(3).settings
-    assert isinstance(settings.method, Grace.Settings)
-    assert (settings.method.grow.epochs, settings.method.compress.lr) == (2, 0.02)
-    assert (settings.method.compress.epochs, settings.method.base.batch_size) == (1, 8)
-    assert (settings.engine.eval_batch_size, settings.engine.threads) == (5, 1)
 
 
 def test_a_rejected_update_is_kept_beside(tmp_path: Path) -> None:

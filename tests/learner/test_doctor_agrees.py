@@ -32,10 +32,6 @@ NEW = (
     ("data.image_size=12", "data.channels=1"), ("method=finetune",), ("memory.validation=0",),
 )  # fmt: skip
 SAVED = ((), ("memory.max_mb=0.05",), ("method=grace",))
-ONLY_LEARN = (
-    ("memory.size=1",), ("method=joint", "memory.max_mb=2"), ("method=icarl", "memory.size=0")
-)  # fmt: skip
-"""Settings that the network or the memory refuses, which ``doctor`` does not make."""
 
 
 @final
@@ -120,14 +116,6 @@ def test_they_agree_on_any_folder(seed: int, saved: Path, tmp_path: Path) -> Non
     assert tree(tmp_path) == before
     refused = refusal(model, images, wishes)
     assert ready == (refused is None), refused
-
-
-def test_what_needs_a_network_is_refused_by_learn_before_it_trains(tmp_path: Path) -> None:
-    images = folder(tmp_path / "images", "ant", "bee")
-    for wishes in ONLY_LEARN:
-        assert is_ready(tmp_path / "model", images, wishes)
-        assert refusal(tmp_path / "model", images, wishes) is not None
-        assert not (tmp_path / "model").exists()
 
 
 def test_doctor_and_what_is_refused_early_need_no_torch(saved: Path, tmp_path: Path) -> None:

@@ -59,15 +59,6 @@ def held(made: Learner) -> list[int]:
     return [made.held_out.count(index) for index in range(len(made.class_names))]
 
 
-def test_of_each_class_a_fifth_at_most_is_held_out() -> None:
-    made = create(VARIANTS["finetune"])
-    update = teach(made, dict(enumerate([2, 3, 4, 9, 10, 14, 15, 22])))
-    # A fifth, but one of three; of two, none.
-    assert held(made) == [0, 1, 1, 1, 2, 2, 3, 3]
-    assert update.num_images == 79 - 13
-    assert update.accuracy.num_new == len(made.held_out) == 13
-
-
 @pytest.mark.parametrize("name", ["grace-compresses", "foster", "icarl", "joint"])
 def test_they_are_never_learnt_from(name: str) -> None:
     # Memory too small for all images, so that not every copy can be told by it.
@@ -176,19 +167,13 @@ def test_accuracies_are_what_asking_gives() -> None:
     first = teach(made, {0: 15, 1: 15, 2: 15}).accuracy
     assert (first.old_before, first.old_after, first.num_old) == (None, None, 0)
     assert (first.new_after, first.num_new) == (share(made, [0, 1, 2]), 9)
-    known, found = [0, 1, 2], []
-    for step, (counts, new) in enumerate([({3: 15, 1: 15}, [3]), ({4: 10, 5: 5}, [4, 5])]):
-        before = share(made, known)
-        found.append(teach(made, counts, seed=step + 1).accuracy)
-        now = found[-1]
-        assert (now.old_before, now.old_after) == (before, share(made, known))
-        assert (now.new_after, now.num_new) == (share(made, new), (3, 2 + 1)[step])
-        assert now.num_old == sum(made.held_out.count(index) for index in known)
-        known += new
-        if step == 0:
-            assert (now.student, [now.teacher]) == (share(made, known), teachers)
-    # The third update grew.
-    assert (found[1].teacher, found[1].student) == (None, None)
+    before = share(made, [0, 1, 2])
+    now = teach(made, {3: 15, 1: 15}, seed=1).accuracy
+    assert (now.old_before, now.old_after) == (before, share(made, [0, 1, 2]))
+    assert (now.new_after, now.num_old, now.num_new) == (share(made, [3]), 9, 3)
+    assert (now.student, [now.teacher]) == (share(made, [0, 1, 2, 3]), teachers)
+    grown = teach(made, {4: 10}, seed=2).accuracy
+    assert (grown.teacher, grown.student) == (None, None)
 
 
 def test_images_that_an_update_brings_do_not_judge_it() -> None:
@@ -247,19 +232,3 @@ def test_a_rejected_update_leaves_all_as_it_was(tmp_path: Path) -> None:
     assert teach(made, {2: 15, 3: 15}, max_drop=100.0).accepted
     assert (home.document(3).parent, home.current(), made.version) == (1, 3, 3)
     assert home.document(3).parts == home.document(2).parts
-
-
-def test_a_rejected_version_can_be_chosen_all_the_same(tmp_path: Path) -> None:
-    made, twin = create(FICKLE, tmp_path / "home"), create(FICKLE)
-    for one in (made, twin):
-        teach(one, {0: 15, 1: 15})
-    assert not teach(made, {2: 15, 3: 15}, max_drop=0.0).accepted
-    teach(twin, {2: 15, 3: 15})
-    made.rollback(2)
-    probe = labelled(dict.fromkeys(range(4), 4), seed=7).images
-    assert torch.equal(made.predict_proba(probe), twin.predict_proba(probe))
-    assert (made.class_names, held(made)) == (twin.class_names, held(twin))
-    for one in (made, twin):
-        teach(one, {4: 10})
-    assert torch.equal(made.predict_proba(probe), twin.predict_proba(probe))
-    assert ModelStore.open(tmp_path / "home").document(3).parent == 2

@@ -14,7 +14,7 @@ from grace.methods.finetune import Finetune
 from grace.methods.grace import Grace
 from grace.methods.joint import Joint
 from grace.methods.replay import Replay
-from grace.settings.experiment import EngineSettings, MemorySettings
+from grace.settings.experiment import MemorySettings
 from grace.settings.load import ConfigWarning
 from support.tiny_streams import learner, pictures, recipe, same, state, watch
 
@@ -129,16 +129,6 @@ def test_joint_waits_for_the_last_task_if_told() -> None:
     last = made.update(*animals({"emu": 12}), is_last=True)
     assert (last.outcome.verdict, phases, last.work[0].images) == ("start", ["base"], 36)
     assert made.score(*animals({"cat": 8, "dog": 8, "emu": 8}, seed=9)) > 0.8
-
-
-def test_bfloat16_learns_and_compares_means_in_full_precision() -> None:
-    engine = EngineSettings(device="cpu", compile=False, threads=1, precision="bfloat16")
-    made = learner(REPLAY, engine=engine)
-    images, labels = animals({"cat": 16, "dog": 16})
-    made.update(images, labels)
-    assert made.score(images, labels) > 0.9
-    scores = made.scores(images)["nearest_mean"]
-    assert not torch.equal(scores, scores.bfloat16().float())
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,9 @@ import torch
 from grace.base.errors import DamagedError, GraceError
 from grace.base.randomness import generator
 from grace.base.tensors import encode
-from grace.learner.call import LearnCall
 from grace.learner.document import ImagesRef
-from grace.learner.learn import learn
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
-from grace.methods.der import DER
 from grace.methods.grace import Grace
 from grace.methods.preprocessing import pretraining
 from grace.methods.probe import Probe
@@ -22,7 +19,6 @@ from grace.nn.weights import build_backbone
 from grace.settings.experiment import BackboneSettings
 from grace.settings.load import ConfigError, load_experiment
 from support import tiny_streams
-from support.picture_folders import folder
 from support.quick_exports import operators_once as operators_once
 from support.tiny_streams import class_names, labelled
 
@@ -112,33 +108,14 @@ def test_it_is_exported_with_its_enlargement(weights: Path, tmp_path: Path) -> N
     assert done.max_difference < 1e-4
 
 
-def test_the_command_freezes_by_default(weights: Path, tmp_path: Path) -> None:
-    images, home = folder(tmp_path / "images", "cat", "dog"), tmp_path / "model"
-    requested = [
-        f"backbone.name={MODEL}", f"backbone.weights={weights}", "backbone.input_size=32",
-        "data.image_size=16", "method.update.epochs=2", "engine.device=cpu",
-    ]  # fmt: skip
-    call = LearnCall(model=home, images=images, overrides=requested, dry_run=True)
-    assert call.wanted.budget.passes is None
-    assert call.examine().classes.keys() == {"cat", "dog"}
-    result = learn(home, images, requested)
-    assert not result.document.settings.method.traits.trains_backbone
-    assert result.document.settings.backbone.train == "frozen"
-    assert learn(home, folder(tmp_path / "more", "ant", "bee")).in_use == 2
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        (["backbone.train=frozen"], "cannot learn with"),
-        (["method=probe", "backbone.train=all"], "cannot learn with"),
-        (["method=memo", "backbone.train=last-stages"], "cannot learn with"),
-        (["backbone.mean=[0.5]"], "one number for each channel"),
-    ],
-)
-def test_what_contradicts_the_method_is_refused(override: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_experiment("digits", override)
+def test_what_contradicts_the_method_is_refused() -> None:
+    for override in (
+        ["backbone.train=frozen"],
+        ["method=probe", "backbone.train=all"],
+        ["method=memo", "backbone.train=last-stages"],
+    ):
+        with pytest.raises(ConfigError, match="cannot learn with"):
+            load_experiment("digits", override)
 
 
 def test_images_larger_than_the_backbones_are_refused() -> None:
@@ -150,37 +127,20 @@ def test_images_larger_than_the_backbones_are_refused() -> None:
         Learner.create(settings, shape=(3, 8, 4))
 
 
-Kind = type[DER.Settings | Grace.Settings]
-
-
-def trained(kind: Kind, home: Path) -> tuple[Learner, Path]:
-    path = home.with_suffix(".safetensors")
+def test_only_a_fresh_backbone_needs_the_file_again(tmp_path: Path) -> None:
+    path, recipe = tmp_path / "start.safetensors", tiny_streams.recipe(1)
     path.write_bytes(encode(CifarResNet(20, 3, generator(77)).state_dict()))
-    # So small a rate moves no weight by more than 1e-6.
-    recipe = tiny_streams.recipe(1).model_copy(update={"lr": 1e-9, "weight_decay": 0.0})
-    method = kind(base=recipe, grow=recipe)
-    if isinstance(method, Grace.Settings):
-        # The second update compresses into a student that is fresh.
-        fresh = {"compress": recipe, "expand_at": (), "initialisation": "random"}
-        method = method.model_copy(update=fresh)
+    # The second update compresses into a student that is fresh.
+    fresh = {"expand_at": (), "initialisation": "random"}
+    method = Grace.Settings(base=recipe, grow=recipe, compress=recipe).model_copy(update=fresh)
     backbone = BackboneSettings(name="resnet20", weights=str(path))
     settings = tiny_streams.settings(method, backbone=backbone)
-    return Learner.create(settings, shape=(3, 8, 8), directory=home), path
-
-
-@pytest.mark.parametrize("kind", [DER.Settings, Grace.Settings])
-def test_only_a_fresh_backbone_needs_the_file_again(kind: Kind, tmp_path: Path) -> None:
-    made, path = trained(kind, tmp_path / "model")
+    made = Learner.create(settings, shape=(3, 8, 8), directory=tmp_path / "model")
     teach(made, 0, 1)
     path.unlink()
     loaded = Learner.load(tmp_path / "model")
     test = labelled({0: 3}, seed=5).images
     assert torch.equal(loaded.predict_proba(test), made.predict_proba(test))
-    if kind is DER.Settings:
-        # DER's later backbones start as copies of the last one.
-        teach(loaded, 2)
-        assert len(loaded.method.network.backbones) == 2
-        return
     with pytest.raises(ValueError, match=r"safetensors' is missing: set backbone.weights"):
         teach(loaded, 2)
     assert loaded.class_names == ["class 0", "class 1"]

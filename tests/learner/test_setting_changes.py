@@ -12,9 +12,8 @@ from grace.base.errors import BusyError
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.foster import Foster
-from grace.methods.grace import Grace
 from grace.methods.replay import Replay
-from grace.settings.experiment import GateSettings, MemorySettings
+from grace.settings.experiment import MemorySettings
 from support.contract import VARIANTS
 from support.tiny_streams import class_names, labelled, recipe, same, settings, state
 from support.tiny_streams import tiny_backbones as tiny_backbones
@@ -115,15 +114,6 @@ def test_a_ceiling_is_set_raised_lowered_and_removed(tmp_path: Path) -> None:
     assert len(loaded.recogniser.familiarities) == 6
     learner.rollback(3)
     assert learner.settings.memory.max_mb == float(enough)
-
-
-def test_threshold_and_gate_decide_the_next_update() -> None:
-    learner = made(None, Grace.Settings(base=ONE, grow=ONE, compress=ONE, threshold=1.0))
-    assert learner.history[-1].outcome.verdict == "compress"
-    learner.change_settings("method.threshold=0", "gate.max_class_drop=100", "gate.min_new=0")
-    update = teach(learner, 3)
-    assert update.outcome.verdict == "grow"
-    assert update.gate == GateSettings(max_class_drop=100, min_new=0)
 
 
 @pytest.mark.parametrize(
