@@ -71,19 +71,6 @@ def test_a_failed_write_leaves_what_was_there(
     assert [(file, file.read_bytes()) for file in tmp_path.iterdir()] == [(path, b"old")] * existed
 
 
-def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
-    # A limit on the file size fails in the middle of a write, as a full disk does.
-    path = tmp_path / "file"
-    script = (
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "try:\n    write_bytes(Path(sys.argv[1]), bytes(5000))\n"
-        "except OSError:\n    sys.exit(7)\n"
-    )
-    assert written_by_another(path, script) == 7
-    assert [(file, file.read_bytes()) for file in tmp_path.iterdir()] == [(path, b"old")]
-
-
 def test_a_write_killed_before_the_rename_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     script = (

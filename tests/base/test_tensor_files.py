@@ -94,16 +94,6 @@ def test_tensors_start_at_multiples_of_their_width() -> None:
     }
 
 
-def test_tensors_own_writable_memory() -> None:
-    data = bytes(EXAMPLE_BYTES)
-    one, _ = decode(data, "it")
-    two, _ = decode(data, "it")
-    one["weight"].add_(1)
-    assert torch.equal(two["weight"], EXAMPLE["weight"])
-    assert data == EXAMPLE_BYTES
-    assert not one["weight"].requires_grad
-
-
 @pytest.mark.parametrize(
     "value",
     [

@@ -124,16 +124,6 @@ def test_a_run_tells_the_time_left_without_its_first_task(make_record: MakeRecor
     ]
 
 
-def test_a_note_tells_of_a_planned_sweep() -> None:
-    screen = Screen()
-    screen.progress.update_started([])
-    screen.progress.update_planned({"features": 500})
-    screen.progress.sweep_started("features", 1500)
-    screen.progress.sweep_started("herd", 300)
-    notes = screen.notes.getvalue()
-    assert notes == "update: no new class\nupdate: features of 1500 images\n"
-
-
 def test_lines_elsewhere_and_a_bar_on_a_terminal(make_record: MakeRecord) -> None:
     tasks = make_record("grace", 1).tasks
     seldom, often, bar = Screen(), Screen(every=0), Screen(is_terminal=True)

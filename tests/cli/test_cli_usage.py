@@ -59,6 +59,7 @@ def test_the_package_is_the_command() -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"grace {grace.__version__}\n")
     assert "Usage: grace" in call().output
+    assert "Traceback" in ran("--traceback", "run", "digitz", code=2).stderr
 
 
 def test_nothing_heavy_is_imported_where_it_is_not_needed() -> None:
@@ -146,10 +147,6 @@ def test_an_error_of_a_user_is_one_short_line_and_a_bug_keeps_its_traceback(
     assert text.count("\n") == (shown is not None)
     assert len(text) < 12_000
     assert not shown or raised.value.exit_code == 2
-
-
-def test_a_traceback_on_request() -> None:
-    assert "Traceback" in ran("--traceback", "run", "digitz", code=2).stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")

@@ -28,7 +28,6 @@ from grace.nn.losses.distillation import (
     soft_distillation,
 )
 from grace.nn.losses.energy import batch_energy, energy_share
-from grace.nn.losses.importance import merged_importance, quadratic_penalty
 
 DRAWS = np.random.default_rng(5)
 STUDENT, TEACHER = (3 * DRAWS.normal(size=(20, 6)) for _ in range(2))
@@ -193,12 +192,3 @@ def test_gradients_are_reweighted() -> None:
     assert weights.tolist() == pytest.approx(expected)
     factor = distillation_factor(Z, Z_T)
     assert float(factor) == pytest.approx(np.linalg.norm(STUDENT) / np.linalg.norm(TEACHER))
-
-
-def test_the_penalty_is_a_weighted_distance() -> None:
-    found = quadratic_penalty({"w": Z}, {"w": Z_T}, {"w": Z.abs()})
-    expected = 0.5 * float((np.abs(STUDENT) * (STUDENT - TEACHER) ** 2).sum())
-    assert float(found) == pytest.approx(expected)
-    merged = merged_importance({"w": Z.abs()}, {"w": Z_T.abs()}, 0.3)["w"]
-    expected_mean = 0.3 * np.abs(STUDENT) + 0.7 * np.abs(TEACHER)
-    torch.testing.assert_close(merged, torch.from_numpy(expected_mean))

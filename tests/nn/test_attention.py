@@ -69,13 +69,3 @@ def test_tokens_of_every_kind_of_map() -> None:
     row = torch.rand(2, 5, 3)
     assert torch.equal(tokens(row), row)
     assert torch.equal(tokens(row[:, 0]), row[:, :1])
-
-
-def test_attention_of_any_queries_does_not_ask_where_tokens_stand() -> None:
-    attention = made(8, 4).requires_grad_(False)
-    agnostic, specific = maps(3, 8, 2, 2)
-    moved = attention(agnostic.flip(3), specific.flip(2))
-    torch.testing.assert_close(moved, attention(agnostic, specific))
-    # A layer norm first: neither the level nor the size of a map matters.
-    scaled = attention(3 * agnostic + 1, 5 * specific - 2)
-    torch.testing.assert_close(scaled, attention(agnostic, specific), atol=1e-3, rtol=1e-3)

@@ -118,19 +118,6 @@ def test_features_stand_side_by_side_and_the_trunk_is_computed_once() -> None:
     assert len(network.extractors) == 1
 
 
-def test_without_a_trunk_the_backbones_are_the_extractors() -> None:
-    backbones = [resnet8(0), resnet8(1)]
-    network = ExpandableNetwork(backbones, LinearHead(128, 2, generator(0, "head")))
-    assert list(network.extractors) == backbones
-
-
-def test_a_copy_has_extractors_of_its_own() -> None:
-    network = forked(2)
-    clone = copy_of(network)
-    own = {id(parameter) for parameter in clone.parameters()}
-    assert {id(p) for extractor in clone.extractors for p in extractor.parameters()} < own
-
-
 def test_every_tensor_stands_in_one_part() -> None:
     network = forked(2)
     parts = network.parts()

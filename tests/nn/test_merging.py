@@ -74,15 +74,6 @@ def test_merging_equal_backbones_returns_their_weights(weight: float, seed: int)
         assert one.data_ptr() != two.data_ptr()
 
 
-@pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_the_ends_are_the_backbones_themselves(weight: float) -> None:
-    mergeable, provisional = (CifarResNet(8, 3, generator(seed, "test")) for seed in (1, 2))
-    merged = merge_backbones(mergeable, provisional, weight)
-    end = mergeable if weight == 1.0 else provisional
-    pairs = zip(merged.parameters(), end.parameters(), strict=True)
-    assert all(torch.equal(one, two) for one, two in pairs)
-
-
 def test_other_shapes_and_names_are_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"'scale' is \(2,\) in one and \(3,\)") as raised:
         merge_backbones(Tiny([1.0, 1.0], 1.0), Tiny([1.0, 1.0, 1.0], 1.0, width=3), 0.5)

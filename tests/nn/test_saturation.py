@@ -84,23 +84,3 @@ def test_range_and_invariance(
     score = moments_of(features, batch_size).result()
     assert 1 / min(num_samples, num_features) - 1e-9 <= score <= 1 + 1e-9
     assert moments_of(scale * features @ rotation).result() == pytest.approx(score, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("sigma", "rank"),
-    [
-        ([5.0], 1.0),
-        ([3.0] * 7, 7.0),
-        # p = ½, ¼, ¼: the entropy is 1.5·ln 2.
-        ([2.0, 1.0, 1.0], 2 * 2**0.5),
-        # p = ⅔, ⅙, ⅙: ln 3/2 · ⅔ + ln 6 · ⅓.
-        ([4.0, 1.0, 1.0], 1.5 ** (2 / 3) * 6 ** (1 / 3)),
-    ],
-)
-def test_effective_rank_in_closed_form(sigma: list[float], rank: float) -> None:
-    values = torch.tensor(sigma, dtype=torch.float64)
-    assert effective_rank(values) == pytest.approx(rank, rel=1e-9)
-    assert effective_rank(1e3 * values) == pytest.approx(rank, rel=1e-9)
-    # Divided by the smaller of samples and features.
-    assert normalised_effective_rank(values, 90, 10) == pytest.approx(rank / 10, rel=1e-9)
-    assert normalised_effective_rank(values, 9, 10) == pytest.approx(rank / 9, rel=1e-9)

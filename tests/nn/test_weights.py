@@ -168,12 +168,6 @@ def test_another_models_weights_are_refused(make_file: MakeFile, fault: str, mes
     assert "\n" not in str(raised.value)
 
 
-def test_weights_of_another_stem_name_the_stem(make_file: MakeFile) -> None:
-    path = make_file(resnet18_with_classifier().state_dict())
-    with pytest.raises(ValueError, match=r"set backbone.stem=conv7$"):
-        build_backbone(with_file("resnet18", path, stem="conv3"), 3, 0)
-
-
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     absent = tmp_path / "absent.safetensors"
     with pytest.raises(ValueError, match=r"absent\.safetensors. is missing"):
@@ -195,15 +189,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     ):
         build_backbone(with_file("resnet20", str(pickled)), 3, 0)
     assert [call.args[3] for call in reading.call_args_list] == [8]
-
-
-def test_a_link_that_the_user_names_is_followed(make_file: MakeFile, tmp_path: Path) -> None:
-    # The caches of hubs hold links.
-    state = lived(CifarResNet(20, 3, generator(3))).state_dict()
-    link = tmp_path / "link.safetensors"
-    link.symlink_to(make_file(state))
-    backbone = build_backbone(with_file("resnet20", str(link)), 3, 0)
-    assert torch.equal(backbone.state_dict()["stem.0.weight"], state["stem.0.weight"])
 
 
 @pytest.fixture
