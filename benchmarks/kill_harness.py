@@ -8,7 +8,7 @@ are there.
     python benchmarks/kill_harness.py --out benchmarks/results
 
 Works are runs, a learner's life, and every verb that changes files: forget, prune, rollback,
-set, discard, export, compare, study. ``--works`` chooses some, ``--every`` takes one of so many
+set, discard, export, study. ``--works`` chooses some, ``--every`` takes one of so many
 points.
 
 Ends with status 1 if anything differs. In the suite, ``tests/test_nothing_lost.py`` does a part.
@@ -38,7 +38,6 @@ kills: Any = importlib.import_module("support.kills")
 
 WORKS = {
     "run": "a run of GRACE: base, grow, compress",
-    "joint_run": "a run of joint training, which saves no images",
     "learner": "a learner's six changes under a ceiling",
     "forget": "grace forget",
     "prune": "grace prune",
@@ -46,7 +45,6 @@ WORKS = {
     "set_memory": "grace set",
     "discard": "grace learn --discard",
     "export": "grace export",
-    "compare": "grace compare",
     "study": "grace study",
 }
 EVERY = 3

@@ -108,7 +108,6 @@ def test_killed_at_any_time(harness: Harness, work: str) -> None:
         ("run", "replace state.safetensors", -1),  # the state that is kept
         ("run", "unlink state.safetensors", 0),
         ("run", "unlink lock", 0),
-        ("joint_run", "replace state.safetensors", 1),
         ("learner", "unlink update.json", 1),  # --again is done
         ("learner", "unlink change.json", 0),
     ],

@@ -72,9 +72,9 @@ def test_small_works_in_which_the_processes_differ_end_alike(found: Found) -> No
     one, two = (process["small works"] for process in found)
     for works in (one, two):
         # The mean of two halves' means is the mean of all, of which batch norm takes a tenth.
-        for expected, told in (works["means"], works["swept means"]):
-            assert max(map(abs, expected)) > 0.01
-            assert told == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        expected, told = works["means"]
+        assert max(map(abs, expected)) > 0.01
+        assert told == pytest.approx(expected, rel=1e-5, abs=1e-6)
         # Of 12 images, 7 have the label 1.
         assert works["losses"]["label"] == pytest.approx(7 / 12)
         assert works["told"] == {"rank": 0, "tensor": [0, 7], "pair": [1.5, None]}
@@ -97,10 +97,6 @@ class TestRuns:
         assert one == two
         assert (one["status"], one["processes"], len(one["tasks"])) == ("finished", 2, 3)
         assert [task["verdict"] for task in one["tasks"]] == ["start", "grow", "compress"]
-        first, second = (process["runs"]["heard"] for process in found)
-        assert [first.count(event) for event in ("task_started", "task_finished")] == [3, 3]
-        assert first.count("epoch_finished") == 2 * 4
-        assert second == []
 
     @pytest.mark.parametrize(
         ("straight", "resumed"),
@@ -113,10 +109,6 @@ class TestRuns:
         for runs in (process["runs"] for process in found):
             assert runs[resumed]["tasks"] == runs[straight]["tasks"]
             assert runs[resumed]["weights"] == runs[straight]["weights"] != ""
-
-    def test_a_finished_run_is_returned_to_all(self, found: Found) -> None:
-        for runs in (process["runs"] for process in found):
-            assert runs["again"] == {**runs["resumed"], "weights": ""}
 
 
 GONE = "another process has ended or cannot be reached: "

@@ -25,7 +25,6 @@ from grace.engine.phase import Phase
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.grace import Grace
-from grace.methods.joint import Joint
 from grace.methods.replay import Replay
 from grace.runs.run import run as run_experiment
 from grace.settings.experiment import MemorySettings, ScenarioSettings
@@ -61,11 +60,6 @@ def prepare() -> None:
 def run(folder: Path, points: "Points") -> Facts:
     """A run of three tasks: base, grow, compress with two backbones."""
     return _run(folder, Grace.Settings(base=SHORT, grow=SHORT, compress=SHORT, expand_at=(2,)))
-
-
-def joint_run(folder: Path, points: "Points") -> Facts:
-    """A run of the method that keeps every image, but none in its state."""
-    return _run(folder, Joint.Settings(base=SHORT))
 
 
 def forgetful_run(folder: Path, points: "Points") -> Facts:
@@ -231,12 +225,6 @@ def export(folder: Path, points: "Points") -> Facts:
     """It changes nothing in the learner."""
     facts = _verb(folder, points, "export", HOME, "--out", folder / "model.onnx", "--force")
     return {**facts, "made": hashlib.sha256((folder / "model.onnx").read_bytes()).hexdigest()}
-
-
-def compare(folder: Path, points: "Points") -> Facts:
-    """Two methods that share their first task; its runs are processes, and not killed."""
-    given = ("--methods", "replay,wa", "--seeds", 1, *short_runs("replay", "wa"))
-    return _many_runs(folder, "compare", "digits", *given)
 
 
 STUDY = """
