@@ -23,8 +23,7 @@ from support.commands import ran
 from support.learn_calls import files
 from support.saved_learners import copied as copied
 from support.saved_learners import saved as saved
-from support.saved_learners import teach
-from support.tiny_streams import SIZE, pictures, recipe, settings
+from support.tiny_streams import SIZE, recipe, settings
 from support.tiny_streams import tiny_backbones as tiny_backbones
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -150,28 +149,6 @@ def test_the_facts_of_a_history(saved: Path) -> None:
     lost, won = (sum(own[name] for own in rows[3]["classes"]) for name in ("num_lost", "num_won"))
     assert rejected["p_value"] == sign_test(lost, won)
     assert (accepted["limit"], accepted["is_passed"]) == (100, True)
-
-
-def test_every_change_leaves_its_line(copied: Path) -> None:
-    before = told("history", copied)[:5]
-    assert teach(Learner.load(copied), pictures(2, 18, seed=4), "cat")
-    ran("rollback", copied, 5)
-    ran("prune", copied, "--keep", 0)
-    rows = told("history", copied)
-    assert all(own["date"] for own in rows)
-    learnt = [own for own in rows if own["kind"] == "learn"]
-    assert [own["removed"] for own in learnt] == [True, True, True, True, False, True]
-    assert learnt[-1]["update"]["revived_class_names"] == ["cat"]
-    for own, was in zip(learnt, before, strict=False):
-        assert own | {"removed": False} == was
-    lines = ran("history", copied).stdout.splitlines()
-    below = lines[lines.index("changes other than new classes and images") + 1 :]
-    assert [re.sub(r"^  20\d\d-\d\d-\d\d \d\d:\d\d  | \(.*\)$", "", line) for line in below] == [
-        "forgot cat in versions 2, 3, 4, 5",
-        "learnt again, after they were forgotten: cat",
-        "put version 5 in use, before it 6",
-        "removed versions 1, 2, 3, 4, 6",
-    ]
 
 
 def test_rollback_there_and_back(copied: Path) -> None:
