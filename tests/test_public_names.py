@@ -44,9 +44,7 @@ def test_the_example_runs(
     ]
 
 
-def test_overrides_need_an_experiment_by_its_name() -> None:
-    settings = grace.load_experiment("digits")
-    with pytest.raises(grace.GraceError, match="'seed=2' cannot change settings"):
-        grace.run(settings, ["seed=2"])
-    with pytest.raises(grace.GraceError, match="'seed=2' cannot change settings"):
-        grace.Learner.create(settings, ["seed=2"], shape=(1, 8, 8))
+def test_overrides_change_settings_as_they_change_an_experiment_by_its_name() -> None:
+    words = ["seed=2", "memory.size=30"]
+    changed = grace.load_experiment(grace.load_experiment("digits"), words)
+    assert changed == grace.load_experiment("digits", words)
