@@ -145,6 +145,18 @@ def test_sizes_of_batches(num_images: int, batch_size: int, sizes: list[int]) ->
     assert batch_sizes(num_images, batch_size) == sizes
 
 
+def test_large_batches_are_not_put_together() -> None:
+    normalise = build_augmentation("none", MEAN, STD, 200).normalise
+    fetched: list[int] = []
+
+    def noted(pixels: Tensor) -> Tensor:
+        fetched.append(len(pixels))
+        return normalise(pixels)
+
+    list(ordered_batches(made(10, size=200), 4, noted))
+    assert fetched == [4, 4, 2]
+
+
 def test_ordered_batches_keep_the_order() -> None:
     augmentation = build_augmentation("cifar", MEAN, STD, 8)
     data = made(11)

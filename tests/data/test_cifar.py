@@ -177,3 +177,10 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         file.truncate(50_001 * 3073)  # sparse: takes no room
     with pytest.raises(GraceError, match="153653073 bytes"):
         load_dataset(DataSettings(source="cifar10", root=str(tmp_path)))
+
+
+def test_names_that_are_too_few_are_refused(tmp_path: Path) -> None:
+    cifar100(tmp_path)
+    (tmp_path / "cifar-100-binary" / "fine_label_names.txt").write_text("apple\n\n")
+    with pytest.raises(GraceError, match=r"fine_label_names.txt' does not name 100 classes"):
+        load_dataset(DataSettings(source="cifar100", root=str(tmp_path)))
