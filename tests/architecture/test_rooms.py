@@ -141,6 +141,7 @@ def test_starts_without_torch() -> None:
         "import grace.base.lock, grace.base.atomic, grace.base.strict_json",
         "import grace.learner.prediction, grace.learner.exported",
         "from grace.settings.load import load_experiment; load_experiment('digits')",
+        "from grace.settings.registry import METHODS; [m.settings() for m in METHODS.values()]",
         "grace.load_experiment, grace.GraceError, grace.RunRecord, grace.run, grace.StudyResult",
     ]
     lines = (f"{step}\nassert 'torch' not in sys.modules, {step!r}\n" for step in steps)

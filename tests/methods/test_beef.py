@@ -15,12 +15,11 @@ from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Mode, Phase
 from grace.learner.learner import Learner
 from grace.methods.beef import Beef, Fusion, energy_samples
-from grace.methods.der import DER
 from grace.methods.method import Steps
 from grace.methods.outcome import Outcome
 from grace.methods.planning import Coming
 from grace.nn.heads import MASKED
-from support.tiny_streams import labelled, learn, learner, recipe, same, settings, state, task
+from support.tiny_streams import labelled, learn, learner, recipe, settings, state, task
 from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -118,32 +117,6 @@ class TestModule:
         total = 15 + 2**1.7
         expected = -(math.log(1 / total) + math.log(2 / total)) / 2
         assert float(losses["energy"].value) == pytest.approx(expected, abs=1e-6)
-
-    def test_what_trains_and_what_it_starts_from(self) -> None:
-        made = taught({0: 6, 1: 6}, {2: 6})
-        first, second = made.method.network.backbones
-        assert not same(state(first), state(second))
-        heads: list[dict[str, Tensor]] = []
-
-        def note(phase: Phase) -> None:
-            if phase.name == "expand":
-                assert list(phase.parts) == ["new", "prototypes", "classes", "energy"]
-                assert all(part.trains is True for part in phase.parts.values())
-                heads.append({n: p.module.weight for n, p in phase.parts.items() if n != "new"})
-                new = phase.parts["new"].module
-                # The first backbone, not the last one.
-                assert new is not first
-                torch.testing.assert_close(state(new), state(first), rtol=0, atol=0)
-
-        phases(made, task(3, {3: 6, 4: 6}, 3), note)
-        assert {name: weight.shape[0] for name, weight in heads[0].items()} == {
-            "prototypes": 2,
-            "classes": 2,
-            "energy": 5,
-        }
-        # Every head is a draw of its own.
-        assert not torch.equal(heads[0]["prototypes"], heads[0]["classes"])
-        assert not torch.equal(heads[0]["prototypes"], heads[0]["energy"][:2])
 
     def test_samples_do_not_move_batch_norm(self) -> None:
         """A step runs the images and the final samples in train mode, the three moves in eval."""
@@ -310,10 +283,3 @@ def test_the_plan_counts_the_steps_of_the_samples() -> None:
     assert passes(beef(**own)) == pytest.approx([2 * 40 * 4, 3 * 30 * 4 + 5 * 18 * 2 / 3])
     plain = beef(energy_weight=0.0, **own)
     assert passes(plain) == pytest.approx([2 * 40, 3 * 30 + 5 * 18 * 2 / 3])
-
-
-def test_its_first_task_is_its_own() -> None:
-    """DER's can be shared among methods; the energy makes this one another."""
-    made = learner(DER.Settings(base=recipe(), grow=recipe()))
-    common = typed(Phase, next(made.method.first_task(task(1, {0: 4, 1: 4}, 0))))
-    assert start_of(common) is not None

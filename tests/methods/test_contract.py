@@ -28,7 +28,6 @@ from support.contract import (
     is_excepted,
     keeps_exemplars,
     name_of,
-    trains,
 )
 from support.recorded_streams import (
     MEMORY_SIZE,
@@ -101,16 +100,6 @@ class TestStream:
         expected = {index: sum(counts.get(index, 0) for counts in learnt) for index in range(7)}
         assert run.learner.method.memory.original_counts == expected
 
-    def test_images_of_known_classes_count_as_old(
-        self, recordings: Recordings, variant: str
-    ) -> None:
-        step = recordings[variant].steps[3]
-        assert step.update.new_class_names == ("class 6",)
-        if trains(variant) and not is_excepted(variant, step.phases[0], "headless"):
-            head = step.phases[0].head
-            assert head.keys() == head_shapes(variant, 7, 64).keys()
-            assert {len(tensor) for tensor in head.values()} == {7}
-
 
 @every_variant
 def test_growth_keeps_the_old_head_exactly(recordings: Recordings, variant: str) -> None:
@@ -127,18 +116,6 @@ def test_growth_keeps_the_old_head_exactly(recordings: Recordings, variant: str)
                 # Fresh biases start at 0, fresh weights do not.
                 is_drawn = [bool(row.any()) for row in grown[len(tensor) :]]
                 assert is_drawn == [name != "bias"] * len(is_drawn)
-
-
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if name_of(v) == "beef"])
-def test_beefs_head_keeps_the_old_weights_and_knows_nothing_new_of_old_features(
-    recordings: Recordings, variant: str
-) -> None:
-    for step in recordings[variant].steps[1:4]:
-        old, new = step.old["head.weight"], step.new["head.weight"]
-        classes, width = old.shape
-        assert torch.equal(new[:classes, :width], old)
-        assert not new[classes:, :width].any()
-        assert bool(new[:, width:].any(dim=1).all())
 
 
 @pytest.mark.parametrize("variant", excepted("joint"))

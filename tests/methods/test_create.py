@@ -13,12 +13,11 @@ from grace.engine.phase import Batch, Phase, Sweep
 from grace.learner.learner import Learner
 from grace.methods.create import Create
 from grace.methods.planning import Coming
-from grace.nn.autoencoders import AutoEncoders
 from grace.nn.heads import MASKED
 from grace.settings.experiment import MemorySettings
 from support.driven import batch, drive, forget, module_of
 from support.tiny_streams import labelled, learn, learner, recipe, state, task, watch
-from support.typed import present, typed
+from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
 
@@ -89,22 +88,6 @@ class TestLosses:
             assert float(found["distillation"].value) == pytest.approx(expected, abs=1e-6)
             assert found["distillation"].weight == 0.5 * 9
 
-    def test_the_latents_are_those_of_the_head_that_trains(self) -> None:
-        made = method()
-        (phase,) = phases(made, task(1, {0: 4, 1: 4}, 0))
-        head = typed(AutoEncoders, module_of(phase, "head"))
-        head.requires_grad_(True)
-        features = torch.rand(4, 64, requires_grad=True)
-        scores = [[-1.0, -2.0]] * 4
-        given = batch_of(phase, [0, 0, 1, 1], scores, **{"backbone.0": features})
-        value = phase.objective(given)["contrast"].value
-        found = torch.autograd.grad(
-            value, [head.encoders, head.decoders, features], allow_unused=True
-        )
-        assert bool(present(found[0]).flatten(1).any(dim=1).all())
-        assert found[1] is None  # Decoders have no part in it.
-        assert bool(present(found[2]).any(dim=1).all())
-
     def test_forgotten_classes_do_not_count(self) -> None:
         made = method(size=12)
         drive(made, task(1, {0: 4, 1: 4, 2: 4}, 0))
@@ -130,34 +113,6 @@ class TestLosses:
 
 
 class TestPhases:
-    def test_what_trains_and_what_it_starts_from(self) -> None:
-        made = method()
-        drive(made, task(1, {0: 4, 1: 4}, 0))
-        old = made.network
-        before = state(old)
-        update, balance = phases(made, task(2, {2: 4}, 2))
-        assert (update.name, balance.name) == ("update", "balance")
-        for phase in (update, balance):
-            assert list(phase.parts) == ["old.0", "old.head", "backbone.0", "head"]
-            teacher = {"backbones.0.": "old.0", "head.": "old.head"}
-            frozen = {
-                f"{start}{name}": tensor
-                for start, part in teacher.items()
-                for name, tensor in state(module_of(phase, part)).items()
-            }
-            torch.testing.assert_close(frozen, before, rtol=0, atol=0)
-            assert not phase.parts["old.0"].changes
-            assert not phase.parts["old.head"].changes
-            assert phase.parts["head"].trains is True
-            assert module_of(phase, "backbone.0") is made.network.backbone
-            assert module_of(phase, "head") is made.network.head
-        assert module_of(update, "old.0") is not module_of(update, "backbone.0")
-        assert update.parts["backbone.0"].trains is True
-        assert balance.parts["backbone.0"].trains is False
-        assert balance.parts["backbone.0"].is_training
-        # Old auto-encoders are there too, and learn on.
-        assert module_of(update, "head").num_classes == 3
-
     def test_the_balanced_stage_has_as_many_images_of_each_class(self) -> None:
         made = method(size=6)
         drive(made, task(1, {0: 8, 1: 8}, 0))

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from grace.data.scenario import Task
 from grace.engine.journal import start_of
-from grace.engine.phase import Phase, Work
+from grace.engine.phase import Phase
 from grace.learner.learner import Learner
 from grace.methods.dgr import DGR, HeadGradients
-from grace.settings.experiment import EngineSettings, MemorySettings
+from grace.settings.experiment import MemorySettings
 from support.driven import batch, drive, forget, head_of
-from support.tiny_streams import labelled, learn, learner, recipe, task, watch
+from support.tiny_streams import labelled, learner, recipe, task
 from support.typed import typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -128,15 +128,6 @@ class TestLosses:
             assert losses["distillation"].weight == pytest.approx(weight)
         if discount is not None:
             assert rule_of(phase).discount == pytest.approx(discount)
-
-    def test_balanced_losses_are_plain_distillation(self) -> None:
-        method = dgr(memory_size=6)
-        learnt(method, task(1, {0: 7, 1: 7}, 0))
-        scoring(method.network.head, 2 * math.log(3), 0.0)
-        phase = started(method, task(2, {2: 2}, 2))
-        scoring(head_of(phase), math.log(2), 0.0, 0.0)
-        expected = cross([0.75, 0.25], softmax(math.log(2) / 2, 0))
-        assert values(phase, [2])["distillation"] == pytest.approx(expected, abs=1e-6)
 
 
 def softmax(*logits: float) -> list[float]:
@@ -262,37 +253,3 @@ class TestRule:
         expected = [pytest.approx(row) for row in ([0.6, 0.8], [0.0, 1.0], [1.0, 0.0])]
         assert found["head.weight"].tolist() == expected
         assert found["head.bias"].tolist() == pytest.approx([6.0, 0.0, 10.0])
-
-    def test_its_sum_starts_anew_with_every_task(self) -> None:
-        made = learning()
-        seen: list[list[float]] = []
-
-        def after(item: Work, result: Any) -> None:
-            if isinstance(item, Phase):
-                seen.append(item.state["norms"].tolist())
-
-        def before(item: Work) -> None:
-            if isinstance(item, Phase):
-                assert item.state["norms"].tolist() == [0.0] * item.parts["head"].module.num_classes
-
-        watch(made, before, after)
-        for counts in ({0: 10, 1: 9}, {2: 10}):
-            learn(made, counts)
-        assert [len(norms) for norms in seen] == [2, 3]
-        assert all(norm > 0 for norms in seen for norm in norms)
-
-
-class TestRuns:
-    @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-    def test_one_class_a_task(self, precision: str) -> None:
-        """One new class, then one beside images of a known one, with a memory of one each."""
-        chosen = {"device": "cpu", "compile": False, "threads": 1, "precision": precision}
-        made = learner(
-            DGR.Settings(base=recipe(), update=recipe()),
-            memory=MemorySettings(size=4),
-            engine=EngineSettings.model_validate(chosen),
-        )
-        for counts in ({0: 9, 1: 9}, {2: 9}, {0: 5, 3: 9}):
-            learn(made, counts)
-        assert [len(made.method.memory.of_class(index)) for index in range(4)] == [1] * 4
-        assert all(bool(p.isfinite().all()) for p in made.method.network.parameters())

@@ -11,7 +11,7 @@ from grace.engine.phase import GradientSweep, Phase, Work
 from grace.methods.ewc import EWC
 from grace.nn.heads import LinearHead
 from support.driven import batch, drive, forget, head_of, module_of
-from support.tiny_streams import labelled, learn, learner, recipe, state, task
+from support.tiny_streams import labelled, learner, recipe, task
 from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")
@@ -131,21 +131,3 @@ def test_later_tasks_compare_their_own_logits() -> None:
     # (0, ln 3) among the new ones: −ln ¼.
     losses = item.objective(batch(item, [3], {"backbone.0": torch.zeros(1, 64)}))
     assert float(losses["classification"].value.detach()) == pytest.approx(1.3862944, abs=1e-6)
-
-
-def moved(penalty_weight: float) -> float:
-    """How far a second task takes a backbone of which everything is equally important."""
-    made = learner(EWC.Settings(base=recipe(), update=recipe(4), penalty_weight=penalty_weight))
-    method: Any = made.method
-    learn(made, {0: 12, 1: 12})
-    before = state(method.network.backbone)
-    even = {n: torch.full_like(v, 0.01) for n, v in importance(method).items()}
-    method.importance.value = even
-    learn(made, {2: 12, 3: 12})
-    after = method.network.backbone.named_parameters()
-    return sum(float((value - before[name]).square().sum()) for name, value in after)
-
-
-def test_what_is_important_stays_near_the_anchor() -> None:
-    # λ·F = 10 draws half of the way back in every step of length 0.05.
-    assert moved(1000.0) < 0.1 * moved(0.0)

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from grace.data.scenario import Task
-from grace.engine.parts import named_parameters
 from grace.engine.phase import Loss, Phase, Sweep
 from grace.learner.learner import Learner
 from grace.methods.foster import Foster
@@ -18,7 +17,7 @@ from grace.nn.heads import MASKED, LinearHead
 from grace.runs.run import run as run_experiment
 from grace.runs.stream import Stream
 from grace.settings.experiment import MemorySettings
-from support.driven import backbones_of, batch, drive, forget, head_of, module_of
+from support.driven import batch, drive, forget, head_of, module_of
 from support.interruptions import interrupted
 from support.tiny_streams import (
     SIZE,
@@ -28,7 +27,6 @@ from support.tiny_streams import (
     learner,
     recipe,
     settings,
-    state,
     task,
 )
 from support.typed import present, typed
@@ -109,25 +107,6 @@ class TestBoosting:
         assert [losses[name].weight for name in ("classification", "features")] == [1.0, 1.0]
         assert losses["distillation"].weight == 0.7
 
-    def test_what_trains_and_what_it_starts_from(self) -> None:
-        made = method()
-        drive(made, task(1, {0: 4, 1: 4}, 0))
-        old = made.network
-        phase = phases(made, task(2, {2: 4, 3: 4}, 2))[0]
-        assert phase.name == "boost"
-        assert backbones_of(phase, training=False) == list(old.backbones)
-        assert module_of(phase, "old.head") is old.head
-        (new,) = backbones_of(phase, training=True)
-        assert new is not old.backbones[0]
-        torch.testing.assert_close(state(new), state(old.backbones[0]), rtol=0, atol=0)
-        head, feature_head = (state(head_of(phase, name)) for name in ("head", "features"))
-        assert torch.equal(head["weight"][:2, :64], old.head.weight)
-        assert feature_head["weight"].shape == (4, 64)
-        # Not the fresh draw of the grown head's new columns.
-        assert not torch.equal(feature_head["weight"], head["weight"][:, 64:])
-        # New images and all exemplars: 13 // 2 each, of 4.
-        assert phase.data.labels.tolist() == [2] * 4 + [3] * 4 + [0] * 4 + [1] * 4
-
     def test_a_forgotten_class_does_not_count(self) -> None:
         made = method(memory_size=6, boosting_beta=0.5)
         drive(made, task(1, {0: 2, 1: 2, 2: 2}, 0))
@@ -169,35 +148,6 @@ class TestCompression:
         assert list(losses) == ["distillation"]
         assert float(losses["distillation"].value) == pytest.approx(expected, abs=1e-6)
         assert losses["distillation"].weight == 1.0
-
-    def test_the_student_starts_as_the_old_network(self) -> None:
-        made = method()
-        drive(made, task(1, {0: 4, 1: 4}, 0))
-        old = made.network
-
-        def moved(item: object) -> None:
-            """What boosting did to what it trains."""
-            if isinstance(item, Phase) and item.name == "boost":
-                with torch.no_grad():
-                    for parameter in named_parameters(item.parts).values():
-                        parameter.add_(1.0)
-
-        phase = drive(made, task(2, {2: 4}, 2), moved)[1][1]
-        assert phase.name == "compress"
-        (student,) = backbones_of(phase, training=True)
-        assert student is module_of(phase, "student")
-        assert student is not old.backbones[0]
-        torch.testing.assert_close(state(student), state(old.backbones[0]), rtol=0, atol=0)
-        # Its old rows are the old head's, not the boosted one's.
-        head = head_of(phase)
-        assert torch.equal(head.weight[:2], old.head.weight)
-        assert torch.equal(head.bias, torch.zeros(3))
-        assert head.weight[2].any()
-        frozen = backbones_of(phase, training=False)
-        assert frozen == list(phase.teacher.backbones)
-        assert frozen[0] is old.backbones[0]
-        # It becomes the next task's old network.
-        assert list(made.network.backbones) == [student]
 
 
 class TestTeacher:

@@ -12,9 +12,8 @@ from grace.learner.learner import Learner
 from grace.learner.store import ModelStore
 from grace.methods.der import DER
 from grace.methods.memo import Memo
-from grace.nn.heads import LinearHead
 from grace.settings.experiment import MemorySettings
-from support.driven import backbones_of, batch, drive, head_of
+from support.driven import batch, drive, head_of
 from support.quick_exports import operators_once as operators_once
 from support.tiny_streams import (
     SIZE,
@@ -78,31 +77,6 @@ def test_the_first_task_is_that_of_an_uncut_backbone() -> None:
 
 
 class TestGrow:
-    @pytest.mark.parametrize("train_base", [True, False])
-    def test_the_generalised_block_trains_if_asked(self, train_base: bool) -> None:
-        made = method(train_base=train_base)
-        phase = grow_phase(made)
-        network = made.network
-        assert network.trunk is not None
-        trunk = phase.parts["trunk"]
-        assert trunk.reads == ("images",)
-        assert trunk.trains is train_base
-        assert trunk.changes is train_base
-        torch.testing.assert_close(state(trunk.module), state(network.trunk), rtol=0, atol=0)
-        # Where it trains, the network as it stands keeps its own.
-        assert (trunk.module is network.trunk) is not train_base
-        assert backbones_of(phase, training=False) == list(network.backbones)
-        branches = [phase.parts[name] for name in ("old.0", "new")]
-        assert all(list(branch.reads) == ["trunk"] for branch in branches)
-        assert not branches[0].changes
-
-    def test_a_specialised_block_starts_as_a_copy_of_the_last_one(self) -> None:
-        made = method()
-        phase = grow_phase(made)
-        (new,) = backbones_of(phase, training=True)
-        assert new is not made.network.backbones[0]
-        torch.testing.assert_close(state(new), state(made.network.backbones[0]), rtol=0, atol=0)
-
     def test_the_loss_by_hand(self) -> None:
         phase = grow_phase(method(auxiliary_weight=0.5))
         head, auxiliary = (head_of(phase, name) for name in ("head", "auxiliary"))
@@ -123,29 +97,9 @@ class TestGrow:
         expected = -(math.log(3 / 5) + math.log(1 / 5)) / 2
         assert float(losses["auxiliary"].value) == pytest.approx(expected, abs=1e-6)
 
-    def test_new_rows_are_aligned(self) -> None:
-        made = method()
-        drive(made, task(1, {0: 4, 1: 4}, 0))
-        drive(made, task(2, {2: 4}, 2))
-        head = typed(LinearHead, made.network.head)
-        lengths = head.weight.norm(dim=1)
-        assert float(lengths[2]) == pytest.approx(float(lengths[:2].mean()), rel=1e-5)
-
 
 @pytest.mark.parametrize("train_base", [True, False])
 class TestTwoTasks:
-    def test_what_moves_and_what_stays(self, train_base: bool) -> None:
-        made = taught(tasks=1, train_base=train_base)
-        before = state(made.method.network)
-        teach(made, 2)
-        after = state(made.method.network)
-        trunk = [name for name in before if name.startswith("trunk.")]
-        assert len(trunk) > 10
-        stays = all(torch.equal(before[name], after[name]) for name in trunk)
-        assert stays is not train_base
-        old = [name for name in before if name.startswith("backbones.0.")]
-        assert all(torch.equal(before[name], after[name]) for name in old)
-
     def test_versions_share_what_does_not_move(self, train_base: bool, tmp_path: Path) -> None:
         home = tmp_path / "home"
         taught(home, train_base=train_base)

@@ -47,9 +47,3 @@ def test_images_of_a_known_class_go_on_with_its_mean() -> None:
     torch.testing.assert_close(after["sums"][0], 2 * before["sums"][0])
     assert after["numbers"].tolist() == [16, 8]
     assert torch.equal(after["sums"][1], before["sums"][1])
-
-
-def test_it_trains_nothing_and_stores_no_image() -> None:
-    made = learnt({0: 8, 1: 8}, {2: 8})
-    assert [work.name for update in made.history for work in update.work] == ["features"] * 2
-    assert len(made.method.memory) == 0

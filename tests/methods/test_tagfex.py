@@ -9,15 +9,13 @@ import pytest
 import torch
 
 from grace.engine import parts as graph
-from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Phase
 from grace.learner.learner import Learner
-from grace.methods.der import DER
 from grace.methods.planning import Coming
 from grace.methods.tagfex import TagFex
 from grace.nn.attention import TaskAgnostic
 from grace.settings.experiment import MemorySettings
-from support.driven import batch, drive, forget, head_of, module_of
+from support.driven import batch, drive, forget, module_of
 from support.tiny_streams import (
     SIZE,
     labelled,
@@ -90,22 +88,6 @@ def reached(phase: Phase, losses: Mapping[str, Loss], *names: str) -> set[str]:
 
 
 class TestFirstTask:
-    def test_two_networks_learn_from_two_views(self) -> None:
-        made = method()
-        phase = base_phase(made)
-        assert (phase.name, phase.views, start_of(phase)) == ("base", 2, None)
-        assert list(phase.parts) == ["backbone.0", "head", "agnostic", "projector"]
-        assert all(part.trains is True for part in phase.parts.values())
-        # They start apart, but the task-specific one as every other method's.
-        specific, agnostic = (state(module_of(phase, n)) for n in ("backbone.0", "agnostic"))
-        assert not torch.equal(specific["stem.0.weight"], agnostic["stem.0.weight"])
-        other = learner(DER.Settings(base=recipe(), grow=recipe())).method
-        first = typed(Phase, next(other.learn(task(1, {0: 4, 1: 4}, 0))))
-        torch.testing.assert_close(specific, state(module_of(first, "backbone.0")), rtol=0, atol=0)
-        torch.testing.assert_close(
-            state(module_of(phase, "head")), state(module_of(first, "head")), rtol=0, atol=0
-        )
-
     def test_the_loss_by_hand(self) -> None:
         phase = base_phase(method(contrastive_weight=3, contrastive_temperature=0.5))
         # As in test_contrastive: ln(1 + 2·e⁻²); and −ln(1/2) of two equal logits.
@@ -142,40 +124,6 @@ class TestGrow:
         assert means
         assert not any(bool(mean.any()) for mean in means)
         assert all(bool((variance == 1).all()) for variance in variances)
-
-    @pytest.mark.parametrize("old_rows", ["zero", "random"])
-    def test_old_rows_of_new_columns(self, old_rows: str) -> None:
-        made = method(old_rows=old_rows)
-        weight = state(head_of(grow_phase(made)))["weight"]
-        assert weight.shape == (5, 128)
-        assert torch.equal(weight[:3, :64], state(made.network.head)["weight"])
-        assert bool((weight[:3, 64:] == 0).all()) == (old_rows == "zero")
-        assert bool((weight[:3, 64:] != 0).all()) == (old_rows == "random")
-        assert bool((weight[3:] != 0).all())
-
-    def test_what_trains_and_what_does_not(self) -> None:
-        made = method()
-        phase = grow_phase(made)
-        assert phase.views == 2
-        idle = {name for name, part in phase.parts.items() if not part.changes}
-        assert idle == {"old.0", "old.agnostic"}
-        agnostic = agnostic_of(made)
-        assert module_of(phase, "agnostic.both").backbone is agnostic.backbone
-        assert module_of(phase, "projector") is agnostic.projector
-        # The frozen copies are copies; of "predicted" the kept predictor alone trains.
-        before, predicted = module_of(phase, "old.agnostic"), module_of(phase, "predicted")
-        assert before[0] is not agnostic.backbone
-        torch.testing.assert_close(state(before[0]), state(agnostic.backbone), rtol=0, atol=0)
-        torch.testing.assert_close(state(before[1]), state(agnostic.projector), rtol=0, atol=0)
-        assert before[1] is predicted[1] is not agnostic.projector
-        trained = phase.parts["predicted"].trained()
-        assert list(trained.values()) == list(agnostic.predictor.parameters())
-        reads = {name: tuple(part.reads) for name, part in phase.parts.items()}
-        assert (reads["head"], reads["auxiliary"]) == (("old.0", "new"), ("new",))
-        assert reads["attention"] == ("agnostic.map", "new.map")
-        assert (reads["projector"], reads["predicted"]) == (("agnostic",), ("agnostic",))
-        shapes = [state(head_of(phase, n))["weight"].shape for n in ("auxiliary", "merged")]
-        assert shapes == [(3, 64), (2, 64)]
 
     @pytest.mark.parametrize(
         # κ = K_old/K = 3/5; with one old class forgotten 2/4.

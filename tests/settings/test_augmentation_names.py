@@ -1,14 +1,12 @@
 """Names and lists of operations as a setting."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
 from grace.data.augmentation import build_augmentation
 from grace.settings.augmentation import AugmentationSetting, crops_at_random, split_operation
-from grace.settings.load import ConfigError, dump_settings, load_experiment
+from grace.settings.load import ConfigError, load_experiment
 
 
 def given(text: str) -> object:
@@ -20,7 +18,6 @@ def given(text: str) -> object:
     [
         ("imagenet", "imagenet"),
         ("[crop, flip, cutout]", ("crop", "flip", "cutout")),
-        ("[rotate]", ("rotate",)),
         ("[crop:2, brightness: 0.5, cutout: 8.0]", ("crop:2", "brightness:0.5", "cutout:8")),
         ("[crop, autoaugment, cutout]", ("crop", "autoaugment", "cutout")),
     ],
@@ -29,34 +26,21 @@ def test_lists_are_read_from_the_command_line(text: str, expected: object) -> No
     assert given(text) == expected
 
 
-def test_lists_survive_being_written_and_read(tmp_path: Path) -> None:
-    settings = load_experiment("digits", ["data.augmentation=[crop, {cutout: 6}, invert: 0.2]"])
-    path = tmp_path / "mine.yaml"
-    path.write_text(dump_settings(settings))
-    assert load_experiment(str(path)) == settings
-    assert settings.data.augmentation == ("crop", "cutout:6", "invert:0.2")
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("cifr", "'cifr' is no augmentation; did you mean 'cifar'?"),
-        ("autoaugmnt", "did you mean 'autoaugment'?"),
         ("crop", "'crop' is no augmentation (known: none, shift,"),
         ("[rotat]", "there is no operation 'rotat' in a list; did you mean 'rotate'?"),
-        ("[crop, cifar]", "there is no operation 'cifar' in a list"),
-        ("[color]", "did you mean 'colour'?"),
         ("[]", "should be a name or a list of operations"),
         ("[3]", "3 should be an operation"),
         ("[{a: 1, b: 2}]", "should be an operation"),
         ("[flip:2]", "flip takes no number"),
         ("[cutout:0]", "takes a whole number from 1 to 4096 (side of the black square in pixels)"),
-        ("[cutout:2.5]", "takes a whole number"),
         ("[crop:x]", "takes a whole number from 1"),
         ("[rotate:10]", "from 1 to 9 (largest magnitude, of the bins 0 to 9)"),
         ("[randaugment:31]", "from 0 to 30"),
         ("[brightness:0]", "takes a number above 0 to 1"),
-        ("[invert:nan]", "takes a number above 0 to 1"),
         ("[flip, resized_crop]", "resized_crop must be the first operation"),
     ],
 )
@@ -100,9 +84,6 @@ def test_named_lists_are_their_operations() -> None:
         assert torch.equal(changed(name), changed(texts))  # type: ignore[arg-type]
 
 
-def test_a_resized_crop_is_first() -> None:
-    assert crops_at_random("imagenet")
-    assert crops_at_random(("resized_crop", "flip"))
-    assert not crops_at_random(("flip",))
-    assert not crops_at_random("cifar")
-    assert split_operation("cutout : 7") == ("cutout", 7.0)
+def test_a_resized_crop_is_known_in_a_list_as_by_name() -> None:
+    tried: list[AugmentationSetting] = ["imagenet", ("resized_crop", "flip"), ("flip",), "cifar"]
+    assert [crops_at_random(setting) for setting in tried] == [True, True, False, False]

@@ -15,7 +15,6 @@ from grace.settings.load import (
     ConfigWarning,
     describe_settings,
     dump_settings,
-    flatten,
     list_experiments,
     load_experiment,
 )
@@ -38,8 +37,7 @@ def test_every_packaged_experiment_resolves_for_every_method(name: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ([], {"method.name": "grace", "data.source": "digits", "memory.size": 100}),
-        ([], {"scenario.increment": 2, "seeds.class_order": 1993}),
+        ([], {"method.name": "grace", "scenario.increment": 2, "seeds.class_order": 1993}),
         ([], {"method.compress.schedule": "cosine", "method.base.milestones": (6, 8)}),
         # What the preset leaves open keeps the method's published value, not the bare default's.
         (["method=der", "method.auxiliary_weight=0.5"], {"method.auxiliary_weight": 0.5}),
@@ -49,8 +47,7 @@ def test_every_packaged_experiment_resolves_for_every_method(name: str) -> None:
             ["method=foster", "method.class_prior=none", "method.boosting_beta=0.9"],
             {"method.boosting_beta": (0.9,)},
         ),
-        (["seed=3"], {"seeds.initialisation": 3, "seeds.exemplars": 3}),
-        (["method.base.lr=1e-3", "method.expand_at=[3, 5]"], {"method.base.lr": 1e-3}),
+        (["method.base.lr=1e-3"], {"method.base.lr": 1e-3}),
         (["method.expand_at=[3, 5]"], {"method.expand_at": (3, 5)}),
         (["data.source=folder", "data.root=none"], {"data.root": "none"}),
         (["memory.max_mb=none"], {"memory.max_mb": None}),
@@ -112,7 +109,6 @@ def test_all_errors_at_once_with_path_value_and_nearest_key() -> None:
         # Other methods have this phase; a key of it would be refused the same.
         "method.update.lr=0.1": f"method.update: no such setting; there is {phases};",
         "threshold=0.5": "; threshold: no such setting; did you mean 'method.threshold'?",
-        "data.augmentation=cifr": "did you mean 'cifar'?",
         "memory.size=-1": "memory.size = -1 should be greater than or equal to 0",
         "seed=x": "seeds.data = 'x' should be a valid integer",
         "data.streaming=maybe": "data.streaming = 'maybe' should be a valid boolean or 'auto'",
@@ -129,14 +125,12 @@ def test_all_errors_at_once_with_path_value_and_nearest_key() -> None:
     [
         ("method=derr", "did you mean 'der'?"),
         ("method=5", "should be a mapping of settings"),
-        ("memory=5", "should be a mapping"),
         ("method=finetune method.threshold=0.4", "it belongs to method grace"),
         ("scenario.increment=1", "at least two classes"),
         ("scenario.increment=true", "scenario.increment = True should be a valid integer"),
         ("memory.max_mb=true", "memory.max_mb = True should be a valid number"),
         ("data.channels=true", "data.channels: True should be 1 or 3"),
         ("memory.size='5'", "memory.size = '5' should be a valid integer"),
-        ("data.fit=[1,2]", "data.fit = [1, 2] should be 'crop' or 'letterbox'"),
         ("data.fit=letter", "did you mean 'letterbox'?"),
         ("scenario.class_order=[0,x]", "scenario.class_order[1] = 'x'"),
         ("name=..", "name = '..' should be a text of the form"),
@@ -146,7 +140,6 @@ def test_all_errors_at_once_with_path_value_and_nearest_key() -> None:
         ("method.base.warmup_epochs=10", "warmup_epochs must be fewer than epochs 10"),
         ("method.base.min_lr=0.01", "min_lr needs schedule 'cosine'"),
         ("method.base.average_epochs=500", "method.base: average_epochs exceeds epochs 10"),
-        ("method.base.epochs=0", "method.base.epochs = 0"),
         ("method.base.betas=[0.5]", "method.base.betas[1] should be given"),
         ("method.base.groups={x:{}}", "this method has no parameter group 'x'"),
         ("method.gamma=.inf", "method.gamma"),
@@ -154,11 +147,8 @@ def test_all_errors_at_once_with_path_value_and_nearest_key() -> None:
         ("methods.derr={}", "did you mean 'der'?"),
         ("methods.*.grwo=1", "methods.*.grwo: no method has such a setting"),
         ("methods.*=1", "should be a mapping of settings"),
-        ("methods.*.base.epochs=x", "method.base.epochs = 'x' should be a valid integer"),
         ("methods=3", "one mapping per method"),
         ("methods.memo.backbone.stm=conv3", "did you mean 'methods.memo.backbone.stem'?"),
-        ("methods.memo.backbone=5", "methods.memo.backbone = 5 should be a mapping"),
-        ("methods.wa.backbone.stem=conv9", "methods.wa.backbone.stem = 'conv9' should be"),
         ("methods.memo.memory.size=5", "methods.memo.memory: no such setting"),
         ("method=foster method.boosting_beta=1", "boosting_beta[0] = 1 should be less than 1"),
         ("method=foster method.boosting_beta=[0.9,-1]", "boosting_beta[1] = -1 should be greater"),
@@ -216,13 +206,10 @@ def test_files_parents_and_circles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("memory: {size: 5}\nmemory: {size: 6}\n", "line 2, column 1: the key 'memory'"),
         ("- a\n- b\n", "should hold settings"),
-        ("a: [1\n", "line 2"),
         ("parent: 3\n", "should be a name or a path"),
         ("parent: digit\n", "no packaged experiment 'digit'; did you mean 'digits'?"),
         ("parent: absent.yaml\n", "no such file"),
-        ("method: {name: grace, treshold: 1}\n", "did you mean 'method.threshold'?"),
     ],
 )
 def test_damaged_files(tmp_path: Path, text: str, says: str) -> None:
@@ -235,7 +222,9 @@ def test_damaged_files(tmp_path: Path, text: str, says: str) -> None:
 
 @pytest.mark.parametrize("name", ["digits", "imagenet100-b50i10"])
 def test_dumped_settings_load_back_equal(tmp_path: Path, name: str) -> None:
-    settings = load_experiment(name, ["data.classes=['1e3', 'on', '010', '~', 'yes', '1:30']"])
+    words = "data.classes=['1e3', 'on', '010', '~', 'yes', '1:30']"
+    augmentation = "data.augmentation=[crop, {cutout: 6}, invert: 0.2]"
+    settings = load_experiment(name, [words, augmentation])
     path = tmp_path / f"{name}.yaml"
     path.write_text(dump_settings(settings), encoding="utf-8")
     with warnings.catch_warnings():
@@ -269,8 +258,3 @@ def test_settings_of_learners_are_refused_in_experiments(override: str) -> None:
 def test_a_method_of_a_document_that_is_none_is_refused(name: object) -> None:
     with pytest.raises(ValueError, match="method"):
         ExperimentSettings.model_validate({"method": {"name": name}})
-
-
-def test_flatten() -> None:
-    nested = {"a": {"b": 1, "c": {"d": [2]}}, "e": None, "f": {}}
-    assert flatten(nested) == {"a.b": 1, "a.c.d": [2], "e": None, "f": {}}
