@@ -1,5 +1,3 @@
-"""The public interface: ``grace.__all__``."""
-
 import re
 from pathlib import Path
 

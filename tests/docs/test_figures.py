@@ -1,5 +1,3 @@
-"""The figures of the pages are drawn from records."""
-
 import runpy
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""The settings tables of the pages are those of the models."""
-
 import runpy
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Means of losses over a pass, by hand."""
-
 import math
 
 import pytest

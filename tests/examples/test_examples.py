@@ -1,5 +1,3 @@
-"""The examples run as their users run them."""
-
 import http.client
 import io
 import json

@@ -1,5 +1,3 @@
-"""EWC against numbers worked by hand from methods/ewc.py."""
-
 from typing import Any
 
 import pytest

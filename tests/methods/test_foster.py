@@ -1,5 +1,3 @@
-"""FOSTER against numbers worked by hand from docs/methods/foster.md."""
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

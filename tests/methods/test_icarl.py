@@ -1,5 +1,3 @@
-"""iCaRL against numbers worked by hand from methods/icarl.py."""
-
 import math
 from typing import Any
 

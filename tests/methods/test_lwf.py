@@ -1,5 +1,3 @@
-"""LwF against numbers worked by hand."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""The probe against numbers worked by hand from docs/methods/probe.md."""
-
 import math
 from typing import Any
 

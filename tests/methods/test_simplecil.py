@@ -1,5 +1,3 @@
-"""SimpleCIL against numbers worked by hand."""
-
 import pytest
 import torch
 

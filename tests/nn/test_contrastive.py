@@ -1,5 +1,3 @@
-"""InfoNCE over two views on numbers worked by hand."""
-
 import math
 
 import pytest

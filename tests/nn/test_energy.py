@@ -1,5 +1,3 @@
-"""BEEF's energy loss and fused rows on numbers worked by hand."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""DGR's losses on numbers worked by hand."""
-
 import math
 
 import pytest

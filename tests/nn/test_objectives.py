@@ -1,5 +1,3 @@
-"""Losses on numbers worked by hand."""
-
 import math
 
 import pytest

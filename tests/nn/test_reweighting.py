@@ -1,5 +1,3 @@
-"""The weights of DGR's gradients on numbers worked by hand."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""The transfer from a guide on numbers worked by hand."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""Fingerprints of runs with pre-trained weights."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""The packaged numbers of the paper."""
-
 import pytest
 
 from grace.base.errors import GraceError

@@ -1,5 +1,3 @@
-"""The Pareto front: dominance, ties, spread."""
-
 from collections.abc import Mapping
 
 import pandas as pd

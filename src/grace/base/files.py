@@ -107,6 +107,14 @@ def _read(file: BinaryIO, size: int, what: str) -> bytes:
     return data
 
 
+def given_path(text: str) -> Path:
+    """Return the path that a person wrote; ``~`` is a home folder if there is such a user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
 def inside(root: Path, *names: str) -> Path:
     """Return the path of a folder or file beneath a directory of ours.
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from grace.base.errors import GraceError
+from grace.base.files import given_path
 from grace.data.arrays import finish
 from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.settings.experiment import DataSettings
@@ -85,7 +86,7 @@ def load_cifar100(settings: DataSettings) -> Dataset:
 
 def _load(settings: DataSettings, archive: _Archive) -> Dataset:
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    root = Path(settings.root or f"{caches}/grace").expanduser()
+    root = given_path(settings.root or f"{caches}/grace")
     folder = root / archive.folder
     if not all((folder / name).is_file() for name in archive.files):
         _fetch(root, archive)

@@ -110,13 +110,16 @@ class _Metered(io.BufferedReader):
 @contextmanager
 def _opened(path: Path, max_pixels: int) -> Iterator[Any]:
     """Open an image file and read its header; refuse what would cost too much to decode."""
-    facts = path.stat()
     # Opening a device may have effects. Should a pipe replace the file now, it is not waited for.
-    if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise GraceError("it is no regular file")
-    if facts.st_size > _MAX_FILE:
-        raise GraceError(f"the file has {facts.st_size} bytes, too many for an image")
     with _Metered(io.FileIO(os.open(path, _FLAGS))) as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise GraceError("it is no regular file")
+        if facts.st_size > _MAX_FILE:
+            raise GraceError(f"the file has {facts.st_size} bytes, too many for an image")
         if file.peek(12)[4:8] == b"ftyp":
             raise GraceError("AVIF and HEIC images are not read", "convert it to JPEG or PNG")
         with opened(file, FORMATS, max_pixels) as image:

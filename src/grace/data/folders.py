@@ -13,6 +13,7 @@ from typing import Literal, final
 import torch
 
 from grace.base.errors import GraceError
+from grace.base.files import given_path
 from grace.base.machine import memory_bytes
 from grace.base.words import in_bytes, printable
 from grace.data.arrays import chosen_classes, first_of_each, held_out, imagenet_constants
@@ -95,7 +96,7 @@ def _root(settings: DataSettings) -> Path:
         raise GraceError(
             f"the source '{settings.source}' needs the folder of its images", "set data.root"
         )
-    return Path(settings.root).expanduser()
+    return given_path(settings.root)
 
 
 def _reading(settings: DataSettings, use: Literal["experiment", "benchmark"]) -> Reading:

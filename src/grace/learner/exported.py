@@ -29,7 +29,7 @@ from grace.learner.prediction import Answerer, Numbers
 
 MAX_BYTES = 2**31
 """The largest file that is read: ONNX allows no larger one."""
-MAX_ENTRIES = 300_000
+MAX_ENTRIES = 1_000_000
 """Most entries of a file's outline."""
 ROOM = 2**32
 """Bytes that running a file may take beside four times its size."""
@@ -144,20 +144,23 @@ def _answers(session: Any, batches: Sequence[Numbers], what: str) -> list[tuple[
     """Map batches of images (N, C, H, W) to probabilities (N, K) and familiarity (N,)."""
     import onnxruntime
 
-    running = onnxruntime.RunOptions()
-    running.log_severity_level = 4
-    timer = Timer(SECONDS * len(batches), setattr, (running, "terminate", True))
-    timer.daemon = True
-    timer.start()
-    try:
-        wanted = ["probabilities", "familiarity"]
-        return [session.run(wanted, {"images": batch}, running) for batch in batches]
-    except Exception:
-        raise DamagedError(
-            f"{what} cannot be run on these images, or not within {SECONDS} seconds"
-        ) from None
-    finally:
-        timer.cancel()
+    wanted = ["probabilities", "familiarity"]
+    found: list[tuple[Numbers, Numbers]] = []
+    for batch in batches:
+        running = onnxruntime.RunOptions()
+        running.log_severity_level = 4
+        timer = Timer(SECONDS, setattr, (running, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            found.append(session.run(wanted, {"images": batch}, running))
+        except Exception:
+            raise DamagedError(
+                f"{what} cannot be run on these images, or not within {SECONDS} seconds"
+            ) from None
+        finally:
+            timer.cancel()
+    return found
 
 
 @contextmanager

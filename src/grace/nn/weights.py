@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from grace.base.errors import DamagedError, GraceError
-from grace.base.files import read_exactly
+from grace.base.files import given_path, read_exactly
 from grace.base.machine import refuse_too_large
 from grace.base.tensors import decode, encode, outline
 from grace.base.words import nearest, one_line
@@ -218,7 +218,7 @@ def _read(settings: BackboneSettings) -> Mapping[str, Tensor]:
     # The user named it, so that it may be a link, as all files in the cache of a hub are.
     what = f"weights file '{settings.weights}'"
     try:
-        path = Path(settings.weights).expanduser().resolve()
+        path = given_path(settings.weights).resolve()
         status = path.stat()
         return _read_file(path, what, status.st_size, status.st_mtime_ns)
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, final
 from pydantic import BaseModel, ValidationError
 
 from grace.base.errors import GraceError, GraceWarning
-from grace.base.files import read_small
+from grace.base.files import given_path, read_small
 from grace.base.words import did_you_mean
 from grace.settings import yaml_text
 from grace.settings.experiment import BackboneSettings, ExperimentSettings, SeedSettings
@@ -147,7 +147,7 @@ def read_file(kind: Kind, name: str, folder: Path = Path()) -> tuple[Layer, str]
     place = name
     try:
         if is_path(name):
-            place = os.path.normpath(folder / Path(name).expanduser())
+            place = os.path.normpath(folder / given_path(name))
             text = read_small(Path(place), f"'{name}'", yaml_text.MAX_BYTES, given=True)
         elif name in (names := packaged(kind)):
             text = (files("grace.settings") / _FOLDERS[kind] / f"{name}.yaml").read_bytes()

@@ -55,14 +55,18 @@ class _Reader:
                 is_word = isinstance(key, yaml.ScalarEvent)
                 _need(is_word, key, "a key should be a word, not a list or mapping")
                 name = _text(key)
+                self._num_values += 1
                 _need(name not in found, key, f"the key '{name}' stands there twice; keep one")
                 found[name] = self.value(next(self._events), depth + 1)
         else:
             found = _scalar(event)
         if not isinstance(event, yaml.AliasEvent):
             _need(event.tag is None, event, f"the tag '{event.tag}' has no meaning here")
-            self._anchors.setdefault(event.anchor, (found, self._num_values - before))
-        _need(self._num_values <= MAX_NODES, event, f"it has more than {MAX_NODES} values")
+            if event.anchor is not None:
+                is_new = event.anchor not in self._anchors
+                _need(is_new, event, f"the anchor '&{event.anchor}' stands there twice")
+                self._anchors[event.anchor] = (found, self._num_values - before)
+        _need(self._num_values <= MAX_NODES, event, f"it has more than {MAX_NODES} keys and values")
         return found
 
     def _until(self, end: type[yaml.Event]) -> Iterator[Any]:
@@ -103,9 +107,9 @@ def _need(holds: bool, event: yaml.Event, what: str) -> None:
 def parse(text: str | bytes, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
     """Read YAML text.
 
-    It is refused if it holds a key twice, if it is larger than a megabyte, nested deeper than 40,
-    has more than 100,000 values (with those that aliases repeat), whole numbers of more than 64
-    bits, or tags.
+    It is refused if it holds a key or an anchor twice, is larger than a megabyte, nested deeper
+    than 40, has more than 100,000 keys and values (with those that aliases repeat), whole numbers
+    of more than 64 bits, or tags.
 
     Args:
         text: the text, or its bytes in UTF-8.
@@ -117,6 +121,7 @@ def parse(text: str | bytes, where: str) -> Any:  # noqa: ANN401 - YAML holds an
     try:
         if len(text) > MAX_BYTES:
             raise GraceError(f"it has {len(text)} characters, more than {MAX_BYTES}")
+        text = text if isinstance(text, str) else text.decode("utf-8-sig")
         events = yaml.parse(text, Loader=yaml.SafeLoader)
         reader = _Reader(events)
         documents = [reader.value(event) for event in events if isinstance(event, yaml.NodeEvent)]
