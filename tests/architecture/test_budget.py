@@ -19,9 +19,9 @@ CEILINGS = {
     "data": (2352, 16),
     "engine": (1870, 21),
     "runs": (928, 8),
-    "learner": (3828, 25),
+    "learner": (3829, 25),
     "studies": (2276, 15),
-    "cli": (1683, 14),
+    "cli": (1684, 14),
 }
 """Code lines and files of each room."""
 GROWING = {"methods", "nn"}

@@ -150,7 +150,7 @@ def test_a_rejected_update_is_kept_beside(tmp_path: Path) -> None:
     result = learn(more, "--model", model, "--max-drop", 0, code=3)
     lines = result.stdout.splitlines()
     assert lines[0] == f"Rejected: '{model}' stays at version 1, version 2 holds it"
-    assert "can show 62.5 points at best, set it so\n" in result.stderr
+    assert "can show no drop below 62.5 points; set no less\n" in result.stderr
     assert any(line.startswith("gate       rejected: the old classes lost ") for line in lines)
     assert lines[-1] == f"use it anyway   grace rollback {model} 2"
     after = files(model)

@@ -124,10 +124,14 @@ def test_a_call_may_replace_one_limit() -> None:
         (
             {"max_drop": 2.5, "max_class_drop": 13},
             [50] * 4,
-            ["gate.max_class_drop=13 is too fine: 50 held-out images can show 14 points at best"],
+            ["max_class_drop=13 is too fine: 50 held-out images can show no drop below 14 points"],
         ),
         # What is advised is enough: 5 of 35 images are 14.29 %.
-        ({"max_drop": 5}, [35], ["35 held-out images can show 14.3 points at best, set it so"]),
+        (
+            {"max_drop": 5},
+            [35],
+            ["35 held-out images can show no drop below 14.3 points; set no less"],
+        ),
         ({"max_drop": 14.3}, [35], []),
         ({"max_drop": 1}, [1], ["1 held-out image can show no drop"]),
         ({"max_drop": 0}, [], []),

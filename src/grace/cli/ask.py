@@ -98,7 +98,9 @@ def _answerer(model: Path, version: int | None) -> "Answerer":
         return open_exported(model)
     from grace.learner.store import ModelStore
 
-    ModelStore.open(model)  # What is no learner is refused without torch.
+    # What is no learner, or damaged, is refused without torch.
+    store = ModelStore.open(model)
+    store.steadily(lambda: (wanted := version or store.current()) and store.document(wanted))
     from grace.learner.learner import Learner
 
     return Learner.load(model, version).answerer()

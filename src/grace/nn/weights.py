@@ -222,14 +222,9 @@ def _read(settings: BackboneSettings) -> Mapping[str, Tensor]:
         status = path.stat()
         return _read_file(path, what, status.st_size, status.st_mtime_ns)
     except FileNotFoundError:
-        raise GraceError(
-            one_line(f"{what} is missing"),
-            "set backbone.weights",
-        ) from None
+        raise GraceError(one_line(f"{what} is missing"), "set backbone.weights") from None
     except OSError as error:
         raise GraceError(one_line(f"{what} cannot be read: {error.strerror}")) from error
-    except RuntimeError as error:  # Nobody of that name has a home.
-        raise GraceError(one_line(f"{what} cannot be found: {error}")) from error
 
 
 @lru_cache(maxsize=1)
