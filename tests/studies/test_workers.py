@@ -54,6 +54,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
         ("print('fine')", None),
         ("print('error: no room'); print('more'); sys.exit(2)", "no room"),
         ("print('first'); print('last'); sys.exit(1)", "last"),
+        ("print('error: no room'); print('more\\n' * 250_000); sys.exit(1)", "more"),
         ("sys.exit(3)", "it printed nothing"),
         ("os.kill(os.getpid(), 9)", "killed by SIGKILL (out of memory? try fewer runs at a time)"),
         ("os.kill(os.getpid(), 6)", "killed by SIGABRT"),

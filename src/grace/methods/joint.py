@@ -36,12 +36,6 @@ class Joint(Method):
         final_task_only: bool = False
         """true: train at the last task only, as studies do, and skip all earlier tasks"""
 
-        @property
-        @override
-        def trains_last_task_only(self) -> bool:
-            """True if ``final_task_only`` is set."""
-            return self.final_task_only
-
     settings: Settings
 
     @override

@@ -7,6 +7,7 @@ that: no method does any of it itself.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -56,8 +57,8 @@ class DeclaredState:
         self._factory = factory
         self._slots: list[Slot[Any]] = []
         self._values: StateValues | None = None
-        self._outline: tuple[tuple[int, int], Outline] | None = None
-        """The last form of a saved network, by its numbers of backbones and classes."""
+        # What is refused by its form and then restored has one form: making it takes a while.
+        self._outline = lru_cache(maxsize=1)(factory.outline)
         self.network = self.network_slot("")
 
     def network_slot(self, name: str, num_more: int = 0) -> NetworkSlot:
@@ -159,10 +160,7 @@ class DeclaredState:
     def _outline_of(self, parts: Parts, num_classes: int) -> Outline | None:
         """Return the form of the network whose tensors were saved; ``None``: there is none."""
         count = sum(name.startswith("backbone.") for name in parts)
-        if count and (self._outline is None or self._outline[0] != (count, num_classes)):
-            # What is refused by its form and then restored has one form: making it takes a while.
-            self._outline = (count, num_classes), self._factory.outline(count, num_classes)
-        return self._outline[1] if count and self._outline else None
+        return self._outline(count, num_classes) if count else None
 
     def _refuse_unknown(self, left: Parts) -> None:
         if left:

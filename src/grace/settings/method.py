@@ -79,11 +79,6 @@ class AnyMethodSettings(Settings):
         """The tasks at which the settings say to expand; ``None``: the method decides."""
         return None
 
-    @property
-    def trains_last_task_only(self) -> bool:
-        """True if the method keeps all images and trains only when the last ones are there."""
-        return False
-
     def without_threshold(self) -> Self | None:
         """Return settings that are equal for all runs that differ only by when they expand.
 
