@@ -15,13 +15,13 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
     "base": (658, 10),
-    "settings": (1093, 9),
-    "data": (2352, 16),
+    "settings": (1102, 9),
+    "data": (2365, 16),
     "engine": (1870, 21),
     "runs": (928, 8),
-    "learner": (3829, 25),
+    "learner": (3834, 25),
     "studies": (2276, 15),
-    "cli": (1684, 14),
+    "cli": (1691, 14),
 }
 """Code lines and files of each room."""
 GROWING = {"methods", "nn"}

@@ -64,9 +64,11 @@ def test_the_package_is_the_command() -> None:
 
 def test_nothing_heavy_is_imported_where_it_is_not_needed() -> None:
     pages = [["--help"], *([name, "--help"] for name in VERBS)]
-    short = [["list"], ["show", "digits"], ["run", "digitz"], ["run", "memory.size=-1"]]
+    wrong = "digitz", "memory.size=-1", "backbone.name=resnt20", "backbone.weights=x.safetensors"
+    short = [["list"], ["show", "digits"], *(["run", word] for word in wrong)]
+    short += [["run", "folder", "data.root=x"], ["export", "x"], ["predict", "x", "x.png"]]
     ends = one_process.calls(*pages, *short, without=["torch", "torchvision", "numpy", "PIL"])
-    assert [end.exit_code for end in ends] == [0] * len(pages) + [0, 0, 2, 2]
+    assert [end.exit_code for end in ends] == [0] * len(pages) + [0, 0] + [2] * 7
     assert all("Usage: grace" in end.stdout for end in ends[: len(pages)])
 
 

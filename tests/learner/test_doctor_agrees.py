@@ -128,7 +128,7 @@ def test_doctor_and_what_is_refused_early_need_no_torch(saved: Path, tmp_path: P
         (images, "--model", model, "--max-mb", "0.5"): "alone take 1.082 MB, and the ceiling is "
         "0.500 MB: set memory.max_mb=2.2, or a smaller backbone.name",
         (images, "--model", saved, "--max-mb", "0.01"): "and the ceiling is 0.010 MB",
-        (images, "--model", model, "method.treshold=1"): "did you mean",
+        (images, "--model", model, "backbone.weights=x.safetensors"): "is missing",
     }
     ready = [["doctor", images], ["doctor", images, "--model", saved]]
     ends = one_process.calls(*(["learn", *words] for words in refused), *ready, without=["torch"])

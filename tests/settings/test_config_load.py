@@ -131,6 +131,7 @@ def test_all_errors_at_once_with_path_value_and_nearest_key() -> None:
         ("memory.max_mb=true", "memory.max_mb = True should be a valid number"),
         ("data.channels=true", "data.channels: True should be 1 or 3"),
         ("memory.size='5'", "memory.size = '5' should be a valid integer"),
+        ("backbone.name=resnt20", "did you mean 'resnet20'?"),
         ("data.fit=letter", "did you mean 'letterbox'?"),
         ("scenario.class_order=[0,x]", "scenario.class_order[1] = 'x'"),
         ("name=..", "name = '..' should be a text of the form"),

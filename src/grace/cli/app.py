@@ -97,7 +97,7 @@ def _one_line_usage() -> Iterator[None]:
     except _UsageError as error:
         context = error.ctx
         hint = f" (see '{context.command_path} -h')" if context else ""
-        say(f"error: {error.format_message()}{hint}", err=True)
+        say(f"error: {error.format_message().replace('Value error, ', '')}{hint}", err=True)
         raise typer.Exit(2) from None
 
 

@@ -14,7 +14,7 @@ import typer
 from rich.cells import cell_len, set_cell_size
 
 from grace.base.atomic import write_bytes
-from grace.base.errors import GraceError
+from grace.base.errors import GraceError, not_there
 from grace.base.words import in_bytes, in_interval, printable
 from grace.cli import options
 from grace.cli.console import emit, say
@@ -23,6 +23,7 @@ from grace.data.folder_tree import given_files, names_in
 
 if TYPE_CHECKING:
     from grace.learner.evaluate import Evaluated
+    from grace.learner.learner import Learner
     from grace.learner.prediction import Answerer, Prediction
 
 # What is imported within the functions takes half a second, or with torch three: --help and what
@@ -65,6 +66,8 @@ def predict(
     listed = [names_in(sys.stdin.buffer) if str(name) == "-" else [name] for name in images]
     paths, notes = given_files([name for names in listed for name in names])
     say(*(f"warning: {note}" for note in notes), err=True)
+    if paths and not any(path.exists() for path in paths) and Path("-") not in images:
+        raise not_there(printable(str(paths[0])))
     answerer = _answerer(model, version)
     from grace.learner.prediction import cutoff, predict_files
 
@@ -96,14 +99,18 @@ def _answerer(model: Path, version: int | None) -> "Answerer":
         from grace.learner.exported import open_exported
 
         return open_exported(model)
+    return _loaded(model, version).answerer()
+
+
+def _loaded(model: Path, version: int | None) -> "Learner":
+    """Load a learner; what is none, or damaged, is refused before torch is imported."""
     from grace.learner.store import ModelStore
 
-    # What is no learner, or damaged, is refused without torch.
     store = ModelStore.open(model)
     store.steadily(lambda: (wanted := version or store.current()) and store.document(wanted))
     from grace.learner.learner import Learner
 
-    return Learner.load(model, version).answerer()
+    return Learner.load(model, version)
 
 
 Facts = dict[str, Any]
@@ -278,9 +285,7 @@ def export(
     path = out or place.with_name(f"{place.name}.onnx")
     if path.exists() and not force:
         raise GraceError(f"'{path}' exists already", "choose another --out, or use --force")
-    from grace.learner.learner import Learner
-
-    learner = Learner.load(model, version)
+    learner = _loaded(model, version)
     exported = learner.export(path, replace=force)
     say(
         f"{path}: {in_bytes(path.stat().st_size)}, version {learner.version}",

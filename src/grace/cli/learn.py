@@ -232,7 +232,7 @@ def _examine(call: LearnCall, *, as_json: bool) -> None:
         "chosen": chosen,
     }
     title = f"{call.images}: {counted(found.num_images, 'image')}"
-    hide = {"ready", "verdict", "chosen", "num_images"}
+    hide = {"ready", "verdict", "chosen", "num_images", "findings.where"}
     show(facts, as_json=as_json, title=title, hide=hide, after=[*chosen, found.verdict])
     if not found.is_ready:
         raise typer.Exit(2)

@@ -14,6 +14,7 @@ from grace.cli import options
 from grace.cli.console import say
 from grace.cli.options import split
 from grace.cli.progress import RichProgress
+from grace.data.sources import refuse_missing
 from grace.engine.launch import Launch
 from grace.runs.model import RunRecord
 from grace.runs.run import run as run_experiment
@@ -64,6 +65,7 @@ def run(
         return
     if out is not None and out.exists() and not resume:
         raise GraceError(f"{out} exists already", "choose another --out or remove it")
+    refuse_missing(settings)
     try:
         with RichProgress() as progress:
             record = run_experiment(

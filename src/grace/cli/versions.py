@@ -21,7 +21,7 @@ from grace.learner.document import ImagesRef
 from grace.learner.history import LedgerRow, ledger
 from grace.learner.setting_changes import effect
 from grace.learner.store import ModelStore, bytes_of, to_drop
-from grace.settings.load import ConfigError, describe_settings
+from grace.settings.load import ConfigError, describe_settings, load_experiment
 from grace.settings.problems import setting_text
 
 _HIDDEN = {"path", "changes", "in_use.num_bytes.ceiling", "mean", "std", "settings"}
@@ -272,8 +272,9 @@ def set_settings(
         return
     home.finish()
     before = home.current()
-    learner = grace.Learner.load(model)
     try:
+        load_experiment(home.settings(), texts)  # What is wrong is said before torch is imported.
+        learner = grace.Learner.load(model)
         changes = learner.change_settings(*texts)
     except ConfigError as error:
         error.remedy = f"'grace set {quoted}' lists what can be set"

@@ -96,10 +96,7 @@ def scan(root: Path) -> FolderTree:
     Raises:
         GraceError: if ``root`` is not a folder.
     """
-    if not root.exists():
-        raise not_there(printable(str(root)))
-    if not root.is_dir():
-        raise GraceError(f"'{printable(str(root))}' is not a folder", "give the folder of images")
+    refuse_no_folder(root)
     train, test = split_folders(root)
     is_split = train != root
     # It would mix many classes.
@@ -129,6 +126,14 @@ def scan(root: Path) -> FolderTree:
         ignored=ignored,
         unclear=unclear,
     )
+
+
+def refuse_no_folder(root: Path) -> None:
+    """Raise a GraceError if a path leads nowhere, or not to a folder."""
+    if not root.exists():
+        raise not_there(printable(str(root)))
+    if not root.is_dir():
+        raise GraceError(f"'{printable(str(root))}' is not a folder", "give the folder of images")
 
 
 def split_folders(root: Path) -> tuple[Path, Path | None]:

@@ -13,7 +13,6 @@ from typing import Literal, final
 import torch
 
 from grace.base.errors import GraceError
-from grace.base.files import given_path
 from grace.base.machine import memory_bytes
 from grace.base.words import in_bytes, printable
 from grace.data.arrays import chosen_classes, first_of_each, held_out, imagenet_constants
@@ -24,6 +23,7 @@ from grace.data.findings import Looks, judge_images, refuse_first, sound_tree
 from grace.data.folder_tree import FolderTree, ImageFile
 from grace.data.images import Dataset, Images, LabelledImages, TensorImages
 from grace.data.scenario import class_order
+from grace.data.sources import given_root
 from grace.settings.augmentation import crops_at_random
 from grace.settings.experiment import DataSettings
 
@@ -35,7 +35,7 @@ def load_folder(settings: DataSettings) -> Dataset:
         GraceError: for the first thing that is wrong with the folder or a file.
     """
     reading = _reading(settings, "experiment")
-    tree, notes = sound_tree(_root(settings), reading)
+    tree, notes = sound_tree(given_root(settings), reading)
     return _load(tree, settings, tree.root.resolve().name, tree.class_names, reading, notes)
 
 
@@ -46,7 +46,7 @@ def load_imagenet100(settings: DataSettings) -> Dataset:
         GraceError: for the first thing that is wrong with the folder or a file.
     """
     reading = _reading(settings, "benchmark")
-    tree, notes = sound_tree(_root(settings), reading)
+    tree, notes = sound_tree(given_root(settings), reading)
     if tree.test is None:
         raise GraceError(
             f"'{tree.root}' needs both train/<synset>/ and val/<synset>/",
@@ -89,14 +89,6 @@ def imagenet100_classes(
     if class_list == "sorted":
         return list(synsets[:100])
     return [synsets[place] for place in sorted(class_order(1000, 1993)[:100])]
-
-
-def _root(settings: DataSettings) -> Path:
-    if settings.root is None:
-        raise GraceError(
-            f"the source '{settings.source}' needs the folder of its images", "set data.root"
-        )
-    return given_path(settings.root)
 
 
 def _reading(settings: DataSettings, use: Literal["experiment", "benchmark"]) -> Reading:

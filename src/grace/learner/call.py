@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 
 from grace.base import atomic
 from grace.base.errors import BusyError, GraceError
-from grace.data.folder_tree import scan, split_folders
+from grace.data.folder_tree import split_folders
 from grace.learner.document import Document
 from grace.learner.gate import limits
 from grace.learner.recommend import BACKBONE_BYTES, new_settings, recommended_settings
@@ -20,6 +20,7 @@ from grace.learner.setting_changes import differences, effect, refuse_fixed
 from grace.learner.store import ModelStore, refuse_taken
 from grace.settings.experiment import ExperimentSettings, GateSettings
 from grace.settings.load import ConfigWarning, flatten, load_experiment, parse_overrides
+from grace.settings.problems import refuse_missing_weights
 
 if TYPE_CHECKING:
     from grace.data.decoding import Reading
@@ -165,7 +166,11 @@ class LearnCall:
                     f"'{self.model}' lies in '{part}', where it would be taken for a class",
                     "choose another directory for the learner",
                 )
-        names = {file.class_name for file in scan(self.images).files(is_test=False)}
+        # It imports numpy and Pillow, which --help does not need.
+        from grace.data.findings import sound_tree
+
+        tree, _ = sound_tree(self.images, self.reading)
+        names = {file.class_name for file in tree.files(is_test=False)}
         if self.store is None and len(names) == 1:
             raise GraceError(
                 f"'{self.images}' has images of one class, '{min(names)}': the first update of a "
@@ -173,6 +178,8 @@ class LearnCall:
                 "add a folder with images of another class",
             )
         before = _in_use(self.store)
+        if before is None:
+            refuse_missing_weights(self.wanted.backbone)
         max_mb, name = self.wanted.memory.max_mb, self.wanted.backbone.name
         least = BACKBONE_BYTES.get(name, 0)
         if before:

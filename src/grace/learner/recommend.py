@@ -58,13 +58,13 @@ def recommended_settings(
     memory, minutes = settings.memory, settings.budget.minutes
     pixels = f"{settings.data.image_size} pixels" if settings.data.image_size else "their own size"
     ceiling = "" if memory.max_mb is None else f" under {memory.max_mb:g} MB"
-    kept = "as many as fit" if memory.size is None else f"up to {memory.size}"
+    kept = "as many old images as fit" if memory.size is None else f"up to {memory.size} old images"
     machine = "GPU" if has_gpu else "CPU"
     return settings, [
         f"network   {settings.backbone.name} at {pixels}, for a {machine}{ceiling}",
         f"training  {settings.method.name}, "
         + (f"about {minutes:g} minutes an update at most" if minutes else "all epochs"),
-        f"memory    {kept} old images; up to {memory.validation} of each class held out",
+        f"memory    {kept}; up to {memory.validation} of each class held out",
     ]
 
 

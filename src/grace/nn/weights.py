@@ -22,6 +22,7 @@ from grace.nn.backbone import Backbone
 from grace.nn.resnets import TorchvisionResNet
 from grace.nn.timm_backbone import TimmBackbone, pretrained_state
 from grace.settings.experiment import BackboneSettings
+from grace.settings.problems import refuse_missing_weights
 from grace.settings.registry import resolve
 
 
@@ -217,12 +218,11 @@ def _read(settings: BackboneSettings) -> Mapping[str, Tensor]:
         return _read_timm(settings.name)
     # The user named it, so that it may be a link, as all files in the cache of a hub are.
     what = f"weights file '{settings.weights}'"
+    refuse_missing_weights(settings)
     try:
         path = given_path(settings.weights).resolve()
         status = path.stat()
         return _read_file(path, what, status.st_size, status.st_mtime_ns)
-    except FileNotFoundError:
-        raise GraceError(one_line(f"{what} is missing"), "set backbone.weights") from None
     except OSError as error:
         raise GraceError(one_line(f"{what} cannot be read: {error.strerror}")) from error
 

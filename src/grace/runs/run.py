@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, final
 from grace.base.atomic import remove_leftovers, write_bytes
 from grace.base.files import inside
 from grace.base.lock import exclusive
+from grace.data.sources import load_dataset, refuse_missing
 from grace.engine.progress import Progress
 from grace.runs.model import DatasetRecord, RunInfo, RunRecord, TaskRecord
 from grace.runs.provenance import collect_hardware, collect_versions, commit, fingerprints
@@ -143,7 +144,8 @@ def identify(
     Raises:
         GraceError: for data or settings that a run could not use.
     """
-    from grace.data.sources import load_dataset
+    for settings in runs if dataset is None else ():
+        refuse_missing(settings)
     from grace.engine.ranks import Ranks
     from grace.runs.stream import Stream
 
@@ -195,7 +197,6 @@ def _begun(
     settings: ExperimentSettings, given: "Dataset | None", progress: RunProgress, ranks: "Ranks"
 ) -> "tuple[Stream, RunInfo]":
     """Read the images and build the method; return also the facts about the run."""
-    from grace.data.sources import load_dataset
     from grace.runs.stream import Stream
 
     config = settings.model_dump(mode="json")

@@ -18,7 +18,7 @@ from grace.base.words import printable
 from grace.settings.augmentation import AugmentationSetting
 from grace.settings.method import AnyMethodSettings
 from grace.settings.recipe import Settings
-from grace.settings.registry import METHODS, why_unknown
+from grace.settings.registry import METHODS, registered, why_unknown
 
 MeasureName = Literal[
     "effective_rank",
@@ -207,7 +207,8 @@ class BackboneSettings(Settings):
     """deviations that pixels are normalised by, likewise"""
 
     @model_validator(mode="after")
-    def _weights_can_be_named(self) -> Self:
+    def _name_and_weights_are_known(self) -> Self:
+        registered("backbone", self.name)
         is_tagged = re.fullmatch(r"timm/[^.]+\..+", self.name)
         if self.weights == "timm" and not is_tagged:
             # What timm takes without a tag changes with its version.
@@ -322,8 +323,9 @@ class ExperimentSettings(Settings):
             raise GraceError(first_problem(error)) from error
 
     @model_validator(mode="after")
-    def _method_trains_what_is_asked(self) -> Self:
-        """Refuse a part of the backbone that the method cannot train, or cannot leave alone."""
+    def _can_be_done(self) -> Self:
+        """Refuse an unknown source, and a part of the backbone that the method cannot train."""
+        registered("dataset", self.data.source)
         train, name = self.backbone.train, self.method.name
         if train is not None and not self.method.traits.can_train(train):
             able = [n for n, own in METHODS.items() if own.settings.traits.can_train(train)]

@@ -9,8 +9,9 @@ from typing import get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from grace.base.errors import GraceError, demand_of, error_of
-from grace.base.words import did_you_mean, nearest
-from grace.settings.experiment import ExperimentSettings
+from grace.base.files import given_path
+from grace.base.words import did_you_mean, nearest, one_line
+from grace.settings.experiment import BackboneSettings, ExperimentSettings
 
 Model = type[BaseModel]
 
@@ -184,6 +185,13 @@ def refuse_learner_settings(settings: ExperimentSettings) -> None:
             raise GraceError(
                 f"{path} has no effect on an experiment, only on a learner", "leave it out"
             )
+
+
+def refuse_missing_weights(backbone: BackboneSettings) -> None:
+    """Refuse a file of weights that is not there, before torch is imported."""
+    weights = backbone.weights
+    if weights not in ("none", "timm") and not given_path(weights).exists():
+        raise GraceError(one_line(f"weights file '{weights}' is missing"), "set backbone.weights")
 
 
 def setting_text(value: object) -> str:

@@ -261,12 +261,11 @@ def why_unknown(name: str) -> str:
     return REFUSED_METHODS.get(name, unknown)
 
 
-def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the caller knows the type
-    """Import and return the class or function registered under a name.
+def registered(kind: Kind, name: str) -> Entry | MethodFile:
+    """Return what is registered under a name; nothing is imported.
 
     Raises:
-        GraceError: if the name is unknown (the message names the nearest known one), or its code
-            cannot be imported.
+        GraceError: if the name is unknown; the message names the nearest known one.
     """
     all_known: Mapping[Kind, Mapping[str, Entry | MethodFile]]
     all_known = {"method": METHODS, "dataset": DATASETS, "backbone": BACKBONES}
@@ -278,7 +277,16 @@ def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the caller knows th
         raise GraceError(
             why_unknown(name) if kind == "method" else f"unknown {kind} '{name}'{hint}"
         )
-    target = known[name].target
+    return known[name]
+
+
+def resolve(kind: Kind, name: str) -> Any:  # noqa: ANN401 - the caller knows the type
+    """Import and return the class or function registered under a name.
+
+    Raises:
+        GraceError: if the name is unknown, or its code cannot be imported.
+    """
+    target = registered(kind, name).target
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)
