@@ -52,7 +52,8 @@ def main() -> None:
     few = test[:5]
     print("predicted", learner.predict(images[few]))
     print("true     ", names[few].tolist())
-    print("surest   ", learner.predict_proba(images[few]).max(dim=1).values.tolist())
+    surest = learner.predict_proba(images[few]).max(dim=1).values
+    print("surest   ", [f"{probability:.1%}" for probability in surest])
 
 
 if __name__ == "__main__":
