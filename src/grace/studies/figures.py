@@ -213,8 +213,10 @@ def _fronts(result: StudyResult) -> Iterable[Panel]:
                 axes.plot([x for x, _ in front.index], [y for _, y in front.index], **line)
                 for number, (place, rows) in enumerate(front.items(), 1):
                     axes.annotate(str(number), place, (3, 4), textcoords="offset points")
-                    more = " …" if len(rows) > 2 else ""
-                    keys.append(printable(f"{number}: {', '.join(rows[:2])}{more}"))
+                    named = ", ".join(rows[:2]) + " …" * (len(rows) > 2)
+                    keys.append(printable(f"{number}: {named}"))
+                low, high = axes.get_ylim()  # Below the points is room for the names.
+                axes.set_ylim(low - 0.1 * len(keys) * (high - low), high)
                 corner: Any = {"ha": "right", "va": "bottom", "transform": axes.transAxes}
                 axes.text(1, 0, "\n".join(keys), fontsize=6, **corner)
 
@@ -306,8 +308,9 @@ def drawn(panels: Sequence[Panel]) -> str:
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(out, format="svg", metadata=nothing)
     svg = out.getvalue()
-    # Two decimals of a point are enough for every screen.
-    return re.sub(r"(?<![\w#-])(-?\d+\.\d{2})\d+", r"\1", svg[svg.index("<svg") :])
+    # Two decimals of a point are enough for every screen; texts keep all of theirs.
+    number = re.compile(r"(?<![\w#-])(-?\d+\.\d{2})\d+")
+    return re.sub("<[^>]+>", lambda tag: number.sub(r"\1", tag[0]), svg[svg.index("<svg") :])
 
 
 def _legend(figure: Any, columns: int) -> None:  # noqa: ANN401 - of matplotlib
