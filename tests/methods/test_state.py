@@ -8,6 +8,7 @@ from grace.base.errors import DamagedError
 from grace.engine.device import Device
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.replay import Replay
+from grace.methods.slots import ModuleSlot
 from grace.methods.state import DeclaredState, MethodState
 from grace.settings.experiment import ExperimentSettings
 from support.tiny_streams import recipe, settings
@@ -34,17 +35,15 @@ def test_a_module_of_another_form_is_refused_before_it_is_made() -> None:
         return nn.Linear(3, 2, device="meta")
 
     state = DeclaredState(factory())
-    slot = state.module_slot("guide", make, sketch)
+    slot = state.add(ModuleSlot("guide", make, sketch))
     network = state._factory.network(1, 4)
     state.network.value, slot.value = network, make()
     saved = state.collect()
     assert made == 1
     wide = {**saved.parts, "guide": {"weight": torch.zeros(5, 3), "bias": torch.zeros(5)}}
     lacking = {name: part for name, part in saved.parts.items() if name != "guide"}
-    for parts, message in (
-        (wide, r"is torch.float32 \(5, 3\), not"),
-        (lacking, "lacks tensor 'bias'"),
-    ):
+    wrong = (wide, r"is torch.float32 \(5, 3\), not"), (lacking, "lacks the guide")
+    for parts, message in wrong:
         with pytest.raises(DamagedError, match=message):
             state.restore(MethodState({}, parts), 4)
     assert made == 1

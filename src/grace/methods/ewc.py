@@ -41,6 +41,7 @@ from grace.methods.classification import classification, new_class_loss
 from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.network_parts import trained_network
+from grace.methods.slots import TensorsSlot
 from grace.nn.losses.importance import merged_importance, quadratic_penalty
 from grace.settings.method import BaseMethodSettings, Traits
 from grace.settings.recipe import Recipe, multistep
@@ -73,7 +74,7 @@ class EWC(Method):
     def __init__(self, settings: Settings, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         super().__init__(settings, factory, memory)
         # The anchor is not saved: it is the network itself.
-        self.importance = self.state.tensors_slot("importance", _like_parameters)
+        self.importance = self.state.add(TensorsSlot("importance", _like_parameters))
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:

@@ -95,11 +95,9 @@ class Foster(Method):
     def __init__(self, settings: Settings, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         super().__init__(settings, factory, memory)
         self._keeps_teacher = memory.settings.max_mb is None
-        self.teacher = (
-            self.state.network_slot("teacher.", num_more=1)
-            if self._keeps_teacher
-            else NetworkSlot("teacher.", factory)
-        )
+        self.teacher = NetworkSlot("teacher.", num_more=1)
+        if self._keeps_teacher:
+            self.state.add(self.teacher)
 
     @override
     def later_task(self, task: Task) -> Steps[Outcome]:

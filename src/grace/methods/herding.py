@@ -23,6 +23,7 @@ from grace.methods.classifier import Classifier
 from grace.methods.feature_cache import FeatureCache
 from grace.methods.module_factory import Outline
 from grace.methods.planning import Coming
+from grace.methods.slots import TensorsSlot
 from grace.methods.state import DeclaredState
 from grace.nn.expandable import ExpandableNetwork
 from grace.nn.heads import MASKED
@@ -39,8 +40,8 @@ class ClassMeans:
 
     def __init__(self, state: DeclaredState, device: torch.device) -> None:
         self._device = device
-        self._slot = state.tensors_slot(
-            "class_means", _like_class_means, is_needed=False, has_class_rows=True
+        self._slot = state.add(
+            TensorsSlot("class_means", _like_class_means, is_needed=False, has_class_rows=True)
         )
 
     def update(

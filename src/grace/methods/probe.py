@@ -42,6 +42,7 @@ from grace.methods.herding import features
 from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.planning import Coming, PlannedPhase
+from grace.methods.slots import TensorsSlot
 from grace.nn.heads import MASKED
 from grace.settings.method import AnyMethodSettings, Traits
 from grace.settings.recipe import Recipe
@@ -86,7 +87,7 @@ class Probe(Method):
 
     def __init__(self, settings: Settings, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         super().__init__(settings, factory, memory)
-        self.sums = self.state.tensors_slot("feature_sums", _like_sums, has_class_rows=True)
+        self.sums = self.state.add(TensorsSlot("feature_sums", _like_sums, has_class_rows=True))
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:

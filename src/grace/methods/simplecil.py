@@ -27,6 +27,7 @@ from grace.methods.herding import features
 from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.planning import Coming, PlannedPhase
+from grace.methods.slots import TensorsSlot
 from grace.nn.heads import MASKED
 from grace.settings.method import AnyMethodSettings, Traits
 
@@ -44,7 +45,7 @@ class SimpleCIL(Method):
 
     def __init__(self, settings: Settings, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         super().__init__(settings, factory, memory)
-        self.prototypes = self.state.tensors_slot("prototypes", _like, has_class_rows=True)
+        self.prototypes = self.state.add(TensorsSlot("prototypes", _like, has_class_rows=True))
 
     @override
     def first_task(self, task: Task) -> Steps[Outcome]:

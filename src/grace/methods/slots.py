@@ -14,7 +14,7 @@ from typing_extensions import override
 from grace.base.errors import DamagedError
 from grace.methods.module_factory import ModuleFactory, Outline
 from grace.nn.expandable import ExpandableNetwork
-from grace.nn.weights import load_exactly, load_tensors, refuse_unlike
+from grace.nn.weights import refuse_unlike
 
 Parts = Mapping[str, Mapping[str, Tensor]]
 """Tensors by name, in groups that change together: a backbone, a head."""
@@ -40,6 +40,13 @@ class Slot(ABC, Generic[T]):
         """Return meta tensors of the shapes that the value has beside a network of this form."""
 
     @abstractmethod
+    def made(self, network: Outline, factory: ModuleFactory) -> T:
+        """Make a value of these shapes on the device; its numbers do not matter."""
+
+    def saved_beside(self, parts: Parts, network: Outline) -> Outline | None:
+        """Return the form of the network beside which ``parts`` hold this slot's value, if any."""
+        return network
+
     def take(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> Parts:
         """Remove this slot's tensors from those that were saved; refuse any that do not fit.
 
@@ -55,10 +62,32 @@ class Slot(ABC, Generic[T]):
         Raises:
             DamagedError: if the tensors do not fit this slot.
         """
+        form = network and self.saved_beside(parts, network)
+        taken: dict[str, Mapping[str, Tensor]] = {}
+        for part, tensors in self.outline(form).items() if form else ():
+            what = part.replace("_", " ").replace("backbone.", "backbone ")
+            if part not in parts:
+                raise DamagedError(f"the saved method lacks the {what} of its network")
+            saved = parts.pop(part)
+            refuse_unlike(tensors, saved, what)
+            taken[part] = {name: saved[name] for name in tensors}
+        return taken
 
-    @abstractmethod
-    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
+    @torch.no_grad()
+    def restore(
+        self,
+        parts: dict[str, Mapping[str, Tensor]],
+        network: Outline | None,
+        factory: ModuleFactory,
+    ) -> None:
         """Make the value from saved tensors; arguments and errors are those of ``take``."""
+        form = network and self.saved_beside(parts, network)
+        self.value, saved = None, self.take(parts, network)
+        if form:
+            self.value = self.made(form, factory)
+            for part, own in self.parts().items():
+                for name, tensor in own.items():
+                    tensor.copy_(saved[part][name])
 
     def mask(self, classes: Collection[int]) -> None:
         """Hide these class indices and no others."""
@@ -71,22 +100,19 @@ class NetworkSlot(Slot[ExpandableNetwork]):
 
     Args:
         name: prefix of its parts' names.
-        factory: makes the network when it is loaded.
         num_more: how many more backbones it has than the method's network. With one or more, the
             slot is still empty after the first task.
     """
 
-    def __init__(self, name: str, factory: ModuleFactory, num_more: int = 0) -> None:
+    def __init__(self, name: str, num_more: int = 0) -> None:
         super().__init__(name)
         self.comes_later = num_more > 0
-        self._factory = factory
         self._num_more = num_more
 
     @override
     def parts(self) -> Parts:
-        if self.value is None:
-            return {}
-        return {f"{self.name}{part}": tensors for part, tensors in self.value.parts().items()}
+        parts = {} if self.value is None else self.value.parts()
+        return {f"{self.name}{part}": tensors for part, tensors in parts.items()}
 
     @override
     def outline(self, network: Outline) -> Parts:
@@ -94,27 +120,15 @@ class NetworkSlot(Slot[ExpandableNetwork]):
         return {f"{self.name}{part}": tensors for part, tensors in own.parts().items()}
 
     @override
-    def take(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> Parts:
-        count = sum(name.startswith(f"{self.name}backbone.") for name in parts)
-        if not count or network is None:
-            return {}
-        expected = network.with_more(count - network.num_backbones).parts()
-        for part, tensors in expected.items():
-            what = f"{self.name}{part}".replace("backbone.", "backbone ")
-            refuse_unlike(tensors, parts.get(f"{self.name}{part}", {}), what)
-        return {part: parts.pop(f"{self.name}{part}") for part in expected}
+    def made(self, network: Outline, factory: ModuleFactory) -> ExpandableNetwork:
+        count = network.num_backbones + self._num_more
+        return factory.network(count, network.head.num_classes)
 
     @override
-    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
-        self.value, own = None, self.take(parts, network)
-        if not own or network is None:
-            return
-        count = sum(part.startswith("backbone.") for part in own)
-        made = self._factory.network(count, network.head.num_classes)
-        for part, module in made.modules_by_part().items():
-            what = f"{self.name}{part}".replace("backbone.", "backbone ")
-            load_exactly(module, own[part], what)
-        self.value = made
+    def saved_beside(self, parts: Parts, network: Outline) -> Outline | None:
+        count = sum(part.startswith(f"{self.name}backbone.") for part in parts)
+        own = max(count - self._num_more, 1)
+        return network.with_more(own - network.num_backbones) if count else None
 
     @override
     def mask(self, classes: Collection[int]) -> None:
@@ -129,7 +143,6 @@ class TensorsSlot(Slot[dict[str, Tensor]]):
     Args:
         name: of the one part that they make.
         like: gives meta tensors of their shapes for a network of some form.
-        device: where they are stored.
         is_needed: refuse a saved method that has a network but lacks these tensors.
         has_class_rows: row ``i`` of every tensor belongs to class index ``i``; the rows of
             forgotten classes are set to 0.
@@ -139,14 +152,12 @@ class TensorsSlot(Slot[dict[str, Tensor]]):
         self,
         name: str,
         like: Callable[[Outline], Mapping[str, Tensor]],
-        device: torch.device,
         *,
         is_needed: bool = True,
         has_class_rows: bool = False,
     ) -> None:
         super().__init__(name)
         self._like = like
-        self._device = device
         self._is_needed = is_needed
         self._has_class_rows = has_class_rows
 
@@ -159,24 +170,14 @@ class TensorsSlot(Slot[dict[str, Tensor]]):
         return {self.name: self._like(network)}
 
     @override
-    def take(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> Parts:
-        what = self.name.replace("_", " ")
-        if network is None or (self.name not in parts and not self._is_needed):
-            return {}
-        if self.name not in parts:
-            raise DamagedError(f"the saved method lacks the {what} of its network")
-        saved = parts.pop(self.name)
+    def made(self, network: Outline, factory: ModuleFactory) -> dict[str, Tensor]:
+        device = factory.device.torch_device
         like = self._like(network)
-        refuse_unlike(like, saved, what)
-        return {self.name: {name: saved[name] for name in like}}
+        return {name: torch.empty_like(tensor, device=device) for name, tensor in like.items()}
 
     @override
-    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
-        self.value = None
-        for saved in self.take(parts, network).values():
-            made = {name: torch.empty_like(t, device=self._device) for name, t in saved.items()}
-            load_tensors(made, saved, self.name.replace("_", " "))
-            self.value = made
+    def saved_beside(self, parts: Parts, network: Outline) -> Outline | None:
+        return network if self._is_needed or self.name in parts else None
 
     @override
     def mask(self, classes: Collection[int]) -> None:
@@ -215,17 +216,5 @@ class ModuleSlot(Slot[ModuleT]):
         return {self.name: self._sketch().state_dict()}
 
     @override
-    def take(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> Parts:
-        if network is None:
-            return {}
-        saved = parts.pop(self.name, {})
-        refuse_unlike(self._sketch().state_dict(), saved, self.name)
-        return {self.name: saved}
-
-    @override
-    def restore(self, parts: dict[str, Mapping[str, Tensor]], network: Outline | None) -> None:
-        self.value = None
-        for saved in self.take(parts, network).values():
-            made = self._make().eval().requires_grad_(False)
-            load_exactly(made, saved, self.name)
-            self.value = made
+    def made(self, network: Outline, factory: ModuleFactory) -> ModuleT:
+        return self._make().eval().requires_grad_(False)

@@ -5,19 +5,20 @@ checking what is loaded, counting bytes ahead of time and masking forgotten clas
 that: no method does any of it itself.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from torch import Tensor, nn
+from torch import nn
 
 from grace.base.errors import DamagedError, first_problem
 from grace.base.tensors import encoded_size
 from grace.methods.module_factory import ModuleFactory, Outline
-from grace.methods.slots import ModuleSlot, ModuleT, NetworkSlot, Parts, Slot, TensorsSlot
+from grace.methods.slots import NetworkSlot, Parts, Slot
 
+SlotT = TypeVar("SlotT", bound=Slot[Any])
 ValuesT = TypeVar("ValuesT", bound="StateValues")
 
 
@@ -59,51 +60,10 @@ class DeclaredState:
         self._values: StateValues | None = None
         # What is refused by its form and then restored has one form: making it takes a while.
         self._outline = lru_cache(maxsize=1)(factory.outline)
-        self.network = self.network_slot("")
+        self.network = self.add(NetworkSlot(""))
 
-    def network_slot(self, name: str, num_more: int = 0) -> NetworkSlot:
-        """Declare a network; see ``NetworkSlot``."""
-        slot = NetworkSlot(name, self._factory, num_more)
-        self._slots.append(slot)
-        return slot
-
-    def tensors_slot(
-        self,
-        name: str,
-        like: Callable[[Outline], Mapping[str, Tensor]],
-        *,
-        is_needed: bool = True,
-        has_class_rows: bool = False,
-    ) -> TensorsSlot:
-        """Declare named tensors of any shape.
-
-        Args:
-            name: see ``TensorsSlot``, as for all others.
-            like: gives their shapes.
-            is_needed: refuse a saved method without them.
-            has_class_rows: their rows are classes.
-        """
-        slot = TensorsSlot(
-            name,
-            like,
-            self._factory.device.torch_device,
-            is_needed=is_needed,
-            has_class_rows=has_class_rows,
-        )
-        self._slots.append(slot)
-        return slot
-
-    def module_slot(
-        self, name: str, make: Callable[[], ModuleT], sketch: Callable[[], nn.Module]
-    ) -> ModuleSlot[ModuleT]:
-        """Declare a module.
-
-        Args:
-            name: see ``ModuleSlot``, as for all others.
-            make: makes it on the device.
-            sketch: makes it on the meta device.
-        """
-        slot = ModuleSlot(name, make, sketch)
+    def add(self, slot: SlotT) -> SlotT:
+        """Declare a network, a module or named tensors, and return the slot."""
         self._slots.append(slot)
         return slot
 
@@ -140,7 +100,7 @@ class DeclaredState:
         """
         outline, left = self._outline_of(state.parts, num_classes), dict(state.parts)
         for slot in self._slots:
-            slot.restore(left, outline)
+            slot.restore(left, outline, self._factory)
         self._refuse_unknown(left)
         count = outline.num_backbones if outline else 0
         method = self._factory.settings.method.name

@@ -49,6 +49,7 @@ from grace.methods.method import Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
 from grace.methods.network_parts import frozen_network, trained_network
 from grace.methods.planning import Coming, PlannedPhase
+from grace.methods.slots import ModuleSlot
 from grace.nn.attention import MergeAttention, Pick, TaskAgnostic
 from grace.nn.backbone import Backbone, WithMaps
 from grace.nn.expandable import ExpandableNetwork, copy_of
@@ -127,10 +128,12 @@ class TagFex(Method):
 
     def __init__(self, settings: Settings, factory: ModuleFactory, memory: ExemplarMemory) -> None:
         super().__init__(settings, factory, memory)
-        self.agnostic = self.state.module_slot(
-            "agnostic",
-            partial(fresh_agnostic, self.factory, settings, "restored"),
-            partial(sketched_agnostic, self.factory, settings),
+        self.agnostic = self.state.add(
+            ModuleSlot(
+                "agnostic",
+                partial(fresh_agnostic, self.factory, settings, "restored"),
+                partial(sketched_agnostic, self.factory, settings),
+            )
         )
 
     @override
