@@ -49,11 +49,11 @@ def facts(home: ModelStore) -> dict[str, Any]:
 
 
 def _own_settings(settings: ExperimentSettings) -> dict[str, Any]:
-    """Return the settings that differ from their defaults."""
+    """Return the settings that differ from their defaults; a learner outgrows its description."""
     return {
         row.path: row.value
         for row in describe_settings(settings)
-        if not row.is_default and not row.path.startswith("scenario.")
+        if not row.is_default and not row.path.startswith(("scenario.", "description"))
     }
 
 

@@ -298,6 +298,8 @@ def drawn(panels: Sequence[Panel]) -> str:
         for place, panel in enumerate(panels, start=1):
             axes = figure.add_subplot(rows, columns, place)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            if panel.up == "backbones":
+                axes.locator_params("y", integer=True)
             panel.draw(axes)
             axes.set_title(printable(panel.title))
             axes.set_xlabel(printable(panel.across))
