@@ -10,7 +10,7 @@ from grace.cli.console import emit, say
 from grace.cli.options import split
 from grace.cli.show import aligned
 from grace.settings.load import describe_settings, dump_settings, list_experiments, load_experiment
-from grace.settings.problems import setting_text
+from grace.settings.recipe import setting_text
 from grace.settings.registry import BACKBONES, DATASETS, METHODS, REFUSED_METHODS, Entry, MethodFile
 
 Kind = Literal["experiments", "methods", "datasets", "backbones"]

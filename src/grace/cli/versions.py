@@ -22,7 +22,7 @@ from grace.learner.history import LedgerRow, ledger
 from grace.learner.setting_changes import effect
 from grace.learner.store import ModelStore, bytes_of, to_drop
 from grace.settings.load import ConfigError, describe_settings, load_experiment
-from grace.settings.problems import setting_text
+from grace.settings.recipe import setting_text
 
 _HIDDEN = {"path", "changes", "in_use.num_bytes.ceiling", "mean", "std", "settings"}
 

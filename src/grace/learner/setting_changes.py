@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from grace.base.errors import GraceError
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import flatten
-from grace.settings.problems import setting_text
-from grace.settings.recipe import Recipe
+from grace.settings.recipe import Recipe, setting_text
 
 FIXED: Mapping[str, str] = {
     "name": "it is the name of the experiment that the learner was made from",

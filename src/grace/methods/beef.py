@@ -31,7 +31,7 @@ Source: Wang, Zhou, Liu, Ye, Bian, Zhan, Zhao, *BEEF: Bi-Compatible Class-Increm
 Energy-Based Expansion and Fusion*, ICLR 2023.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -65,7 +65,7 @@ from grace.nn.losses.energy import (
     module_labels,
     output_log_prior,
 )
-from grace.settings.method import PriorSettings, Traits
+from grace.settings.method import NOT_ZERO, PriorSettings, Traits
 from grace.settings.recipe import Recipe
 
 
@@ -101,6 +101,12 @@ class Beef(Method):
     }
 
     class Settings(PriorSettings):
+        needs = (
+            ("energy_(steps|lr|noise)", "energy_weight", NOT_ZERO),
+            ("energy_(lr|noise)", "energy_steps", NOT_ZERO),
+            ("alignment", "class_prior", "none"),
+        )
+
         base: Recipe = Recipe(epochs=200, schedule="cosine", weight_decay=5e-4)
         """recipe of the first task"""
         expand: Recipe = Recipe(epochs=170, schedule="cosine", weight_decay=5e-4)
@@ -128,18 +134,6 @@ class Beef(Method):
         old_batch_norm: Literal["eval", "train"] = "eval"
         """batch norm of frozen backbones. eval: unchanged; train: all but the first normalise by
         the batch and update their statistics (released behaviour)"""
-
-        @override
-        def idle_settings(self) -> Mapping[str, str]:
-            idle: dict[str, str] = {}
-            samples = ("energy_steps", "energy_lr", "energy_noise")
-            if self.energy_weight == 0:
-                idle |= dict.fromkeys(samples, "method.energy_weight is 0")
-            elif self.energy_steps == 0:
-                idle |= dict.fromkeys(samples[1:], "method.energy_steps is 0")
-            if self.class_prior != "none":
-                idle["alignment"] = f"method.class_prior is {self.class_prior}"
-            return idle
 
     settings: Settings
 

@@ -30,7 +30,7 @@ stage has a low learning rate, so that small data need many epochs.
 Source: Chen et al., CVPR 2025, arXiv:2503.17677.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, final
 
@@ -55,7 +55,7 @@ from grace.nn.losses.confusion import (
     floored_cross_entropy,
 )
 from grace.nn.losses.distillation import soft_distillation
-from grace.settings.method import PriorSettings, Traits
+from grace.settings.method import NOT_ZERO, PriorSettings, Traits
 from grace.settings.recipe import Recipe
 
 
@@ -71,6 +71,12 @@ class Create(Method):
     }
 
     class Settings(PriorSettings):
+        needs = (
+            ("late_task", "late_factor", r"(?!1(\.0)?$).+"),
+            ("temperature", "distillation_weight", NOT_ZERO),
+            ("contrast_.*temperature|confusion_sharpness", "contrast_weight", NOT_ZERO),
+        )
+
         base: Recipe = Recipe(epochs=200, schedule="cosine", weight_decay=5e-4)
         """recipe of the first task"""
         update: Recipe = Recipe(epochs=120, schedule="cosine", weight_decay=5e-4, min_lr=1e-8)
@@ -106,18 +112,6 @@ class Create(Method):
         balance_batch_norm: Literal["train", "eval"] = "train"
         """batch norm of the backbone in the balanced stage. train: normalises by the batch and
         updates its statistics (released behaviour); eval: unchanged"""
-
-        @override
-        def idle_settings(self) -> Mapping[str, str]:
-            idle: dict[str, str] = {}
-            if self.late_factor == 1:
-                idle["late_task"] = "method.late_factor is 1"
-            if not self.distillation_weight:
-                idle["temperature"] = "method.distillation_weight is 0"
-            if not self.contrast_weight:
-                of = ("contrast_temperature", "contrast_base_temperature", "confusion_sharpness")
-                idle |= dict.fromkeys(of, "method.contrast_weight is 0")
-            return idle
 
     settings: Settings
 

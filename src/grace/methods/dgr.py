@@ -52,7 +52,7 @@ from grace.nn.losses.balance import (
     weighted_rows,
 )
 from grace.nn.losses.classification import cross_entropy
-from grace.settings.method import BaseMethodSettings, Traits
+from grace.settings.method import NOT_ZERO, BaseMethodSettings, Traits
 from grace.settings.recipe import Recipe, multistep
 
 
@@ -116,6 +116,10 @@ class DGR(Method):
     traits = Traits(freezes_old_network=True)
 
     class Settings(BaseMethodSettings):
+        needs = (
+            ("distillation_by|distribution_aware|temperature", "distillation_weight", NOT_ZERO),
+        )
+
         base: Recipe = multistep(160, 80, 120, weight_decay=5e-4)
         """recipe of the first task"""
         update: Recipe = multistep(160, 80, 120, weight_decay=5e-4)
@@ -136,12 +140,6 @@ class DGR(Method):
         discount_by: Literal["images", "classes"] = "images"
         """formula of γ, a factor on the gradients of the head's new rows. images:
         exp(−n_seen/(n_seen + n_new)) (released behaviour); classes: exp(−K_old/K)"""
-
-        @override
-        def idle_settings(self) -> Mapping[str, str]:
-            off = "method.distillation_weight is 0"
-            distils = ("distillation_by", "distribution_aware", "temperature")
-            return {} if self.distillation_weight else dict.fromkeys(distils, off)
 
     settings: Settings
 

@@ -43,7 +43,7 @@ from grace.methods.module_factory import ModuleFactory, Outline
 from grace.methods.network_parts import trained_network
 from grace.methods.slots import TensorsSlot
 from grace.nn.losses.importance import merged_importance, quadratic_penalty
-from grace.settings.method import BaseMethodSettings, Traits
+from grace.settings.method import NOT_ZERO, BaseMethodSettings, Traits
 from grace.settings.recipe import Recipe, multistep
 
 
@@ -56,6 +56,8 @@ class EWC(Method):
     exceptions = {"changes": {"fisher": "the Fisher pass moves batch-norm buffers"}}
 
     class Settings(BaseMethodSettings):
+        needs = (("importance_limit", "penalty_weight", NOT_ZERO),)
+
         update: Recipe = multistep(180, 70, 120, 150)
         """recipe of every later task"""
         penalty_weight: float = Field(1000.0, ge=0)
@@ -64,10 +66,6 @@ class EWC(Method):
         importance_limit: float = Field(1e-4, gt=0)
         """upper limit of a parameter's importance F. Higher: important parameters are held more
         firmly, and training can become unstable; change it with λ"""
-
-        @override
-        def idle_settings(self) -> Mapping[str, str]:
-            return {} if self.penalty_weight else {"importance_limit": "method.penalty_weight is 0"}
 
     settings: Settings
 

@@ -57,6 +57,8 @@ class Foster(Method):
     traits = Traits(freezes_old_network=True)
 
     class Settings(SmoothingSettings):
+        needs = (("boosting_beta", "class_prior", "none"),)
+
         base: Recipe = Recipe(epochs=200, schedule="cosine", weight_decay=5e-4)
         """recipe of the first task"""
         boost: Recipe = Recipe(epochs=170, schedule="cosine", weight_decay=5e-4)
@@ -77,11 +79,6 @@ class Foster(Method):
         count more"""
         herd_with: Literal["student", "teacher"] = "student"
         """the network whose features choose the exemplars"""
-
-        @override
-        def idle_settings(self) -> Mapping[str, str]:
-            by_prior = f"method.class_prior is {self.class_prior}"
-            return {} if self.class_prior == "none" else {"boosting_beta": by_prior}
 
         @field_validator("boosting_beta", mode="before")
         @classmethod

@@ -28,7 +28,7 @@ Expect accuracy near DER's with fewer parameters; a compression costs its own ep
 Source: Garcia-Castañeda, Irureta, Imaz, Lojo, arXiv:2603.08426.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal, Self, final
 
@@ -80,6 +80,14 @@ class Grace(Method):
     }
 
     class Settings(AligningSettings):
+        needs = (
+            ("threshold|threshold_decay|relative_threshold", "expand_at", "none"),
+            ("threshold", "relative_threshold", "none"),
+            ("gamma", "initialisation", "importance"),
+            ("logit_weight|temperature", "logit_distillation", "true"),
+            ("feature_weight", "feature_distillation", "true"),
+        )
+
         grow: Recipe = multistep(170, 80, 120, 150)
         """recipe of Grow"""
         compress: Recipe = Recipe(epochs=130, schedule="cosine")
@@ -155,27 +163,6 @@ class Grace(Method):
                 return None
             usual = {"threshold": 0.0, "threshold_decay": 1.0, "expand_at": None}
             return self.model_copy(update=usual)
-
-        @override
-        def idle_settings(self) -> Mapping[str, str]:
-            logits, features = self.logit_distillation, self.feature_distillation
-            idle: dict[str, str] = {}
-            if self.expand_at is not None:
-                names = ("threshold", "threshold_decay", "relative_threshold")
-                idle |= dict.fromkeys(names, "method.expand_at decides")
-            elif self.relative_threshold is not None:
-                idle["threshold"] = "method.relative_threshold decides"
-            if self.initialisation != "importance":
-                start = self.initialisation
-                idle["gamma"] = f"it weights method.initialisation=importance, not {start}"
-            if not logits:
-                off = "method.logit_distillation is off"
-                idle |= dict.fromkeys(("logit_weight", "temperature"), off)
-            if not features:
-                idle["feature_weight"] = "method.feature_distillation is off"
-            if not self.scale_cross_entropy and (logits or features):
-                idle["scale_cross_entropy"] = "it only matters when both distillations are off"
-            return idle
 
     settings: Settings
 

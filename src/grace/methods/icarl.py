@@ -34,7 +34,7 @@ from grace.data.scenario import Task
 from grace.methods.distilling import distil_old_self
 from grace.methods.method import Classifier, Method, Outcome, Steps
 from grace.methods.module_factory import ModuleFactory
-from grace.settings.method import SmoothingSettings, Traits
+from grace.settings.method import NOT_ZERO, SmoothingSettings, Traits
 from grace.settings.recipe import Recipe, multistep
 
 
@@ -45,6 +45,8 @@ class ICaRL(Method):
     traits = Traits(freezes_old_network=True, learns_known_classes=True)
 
     class Settings(SmoothingSettings):
+        needs = (("temperature", "distillation_weight", NOT_ZERO),)
+
         update: Recipe = multistep(170, 80, 120)
         """recipe of every later task"""
         distillation_weight: float = Field(1.0, ge=0)
@@ -53,14 +55,6 @@ class ICaRL(Method):
         temperature: float = Field(2.0, gt=0)
         """T: softmax temperature of the distillation. Higher: small probabilities of the teacher
         count more"""
-
-        @override
-        def idle_settings(self) -> Mapping[str, str]:
-            return (
-                {}
-                if self.distillation_weight
-                else {"temperature": "method.distillation_weight is 0"}
-            )
 
     settings: Settings
 

@@ -57,6 +57,8 @@ class Probe(Method):
     variants = {"mean": {"head": "nearest_mean"}}
 
     class Settings(AnyMethodSettings):
+        needs = (("update|class_prior", "head", "linear"),)
+
         head: Literal["linear", "nearest_mean"] = "linear"
         """linear: logistic regression on the features of new images and exemplars; nearest_mean:
         the nearest of the classes' mean features, which needs no exemplars and depends neither on
@@ -74,14 +76,6 @@ class Probe(Method):
         """none: plain cross-entropy, by which classes of few images are predicted rarely; balanced:
         in training, the logits get + log of the class's share of the images, so that predictions
         favour no class"""
-
-        @override
-        def idle_settings(self) -> Mapping[str, str]:
-            if self.head == "linear":
-                return {}
-            return dict.fromkeys(
-                ("update", "class_prior"), "method.head=nearest_mean trains nothing"
-            )
 
     settings: Settings
 

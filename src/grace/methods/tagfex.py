@@ -30,7 +30,7 @@ Source: Zheng et al., *Task-Agnostic Guided Feature Expansion for Class-Incremen
 2025, arXiv:2503.00823.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, final
@@ -61,7 +61,7 @@ from grace.nn.losses.classification import (
 )
 from grace.nn.losses.distillation import distillation_share, guided_transfer, info_nce
 from grace.nn.merging import merge_backbones
-from grace.settings.method import AligningSettings, Traits
+from grace.settings.method import NOT_ZERO, AligningSettings, Traits
 from grace.settings.recipe import Recipe, multistep
 
 
@@ -74,6 +74,12 @@ class TagFex(Method):
     variants = {"random": {"old_rows": "random"}}
 
     class Settings(AligningSettings):
+        needs = (
+            ("transfer_temperature", "transfer_weight", NOT_ZERO),
+            ("attention_heads", "transfer_weight|merged_weight", NOT_ZERO),
+            ("contrastive_temperature", "contrastive_weight|retention_weight", NOT_ZERO),
+        )
+
         grow: Recipe = multistep(170, 80, 120, 150)
         """recipe of every later task; each image is two rows of a batch"""
         auxiliary_weight: float = Field(2.0, ge=0)
@@ -109,20 +115,6 @@ class TagFex(Method):
         old_rows: Literal["zero", "random"] = "zero"
         """first values of old classes' weights for new features. zero: 0; random: fresh draws, as
         in PyCIL"""
-
-        @override
-        def idle_settings(self) -> Mapping[str, str]:
-            idle: dict[str, str] = {}
-            if not self.transfer_weight:
-                idle["transfer_temperature"] = "method.transfer_weight is 0"
-                if not self.merged_weight:
-                    idle["attention_heads"] = (
-                        "method.transfer_weight and method.merged_weight are 0"
-                    )
-            if not self.contrastive_weight and not self.retention_weight:
-                reason = "method.contrastive_weight and method.retention_weight are 0"
-                idle["contrastive_temperature"] = reason
-            return idle
 
     settings: Settings
 

@@ -1,13 +1,14 @@
 """What a method declares: its traits, and the base classes of its settings. Torch-free."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, final
 
 from pydantic import Field, model_validator
 
 from grace.base.errors import GraceError
-from grace.settings.recipe import Recipe, Settings, first_task, merge
+from grace.settings.recipe import Recipe, Settings, first_task, merge, setting_text
 
 
 @final
@@ -58,6 +59,10 @@ class ThresholdRule:
     """ρ in (0, 1]: factor on the threshold after each compression. Lower: it falls faster."""
 
 
+NOT_ZERO = r"(?!0(\.0)?$).+"
+"""Pattern of values for ``AnyMethodSettings.needs``."""
+
+
 class AnyMethodSettings(Settings):
     """Base of the class ``Settings`` in a method's file. All its fields have defaults."""
 
@@ -65,6 +70,9 @@ class AnyMethodSettings(Settings):
     """Those of the method's class."""
     parameter_groups: ClassVar[frozenset[str]] = frozenset({"default"})
     """Parameter groups that the method has; ``recipe.groups`` may name these."""
+    needs: ClassVar[Sequence[tuple[str, str, str]]] = ()
+    """Settings (a pattern; the name of a recipe means all in it), the others that decide if they
+    have an effect, with "|" between them, and the pattern of values of which one must have one."""
 
     name: str = ""
     """which method learns"""
@@ -87,11 +95,15 @@ class AnyMethodSettings(Settings):
         return None
 
     def idle_settings(self) -> Mapping[str, str]:
-        """Return the settings that have no effect with the present others, and why.
-
-        The name of a recipe means all settings in it.
-        """
-        return {}
+        """Return the settings that have no effect with the present others, and why."""
+        idle: dict[str, str] = {}
+        for pattern, others, needed in self.needs:
+            values = {other: setting_text(getattr(self, other)) for other in others.split("|")}
+            if not any(re.fullmatch(needed, value) for value in values.values()):
+                why = " and ".join(f"method.{other} is {value}" for other, value in values.items())
+                own = [name for name in type(self).model_fields if re.fullmatch(pattern, name)]
+                idle = {**dict.fromkeys(own, why), **idle}
+        return idle
 
     @model_validator(mode="before")
     @classmethod

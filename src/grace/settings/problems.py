@@ -1,6 +1,5 @@
 """Say what is wrong with settings: path, value, nearest key; and which have no effect."""
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
@@ -12,6 +11,7 @@ from grace.base.errors import GraceError, demand_of, error_of
 from grace.base.files import given_path
 from grace.base.words import did_you_mean, nearest, one_line
 from grace.settings.experiment import BackboneSettings, ExperimentSettings
+from grace.settings.recipe import setting_text
 
 Model = type[BaseModel]
 
@@ -192,8 +192,3 @@ def refuse_missing_weights(backbone: BackboneSettings) -> None:
     weights = backbone.weights
     if weights not in ("none", "timm") and not given_path(weights).exists():
         raise GraceError(one_line(f"weights file '{weights}' is missing"), "set backbone.weights")
-
-
-def setting_text(value: object) -> str:
-    """Return the value of a setting as people type it."""
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)

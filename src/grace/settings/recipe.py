@@ -1,5 +1,6 @@
 """The base of every settings model, and recipes: optimiser and learning rate of a phase."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -54,6 +55,11 @@ def _can_be_none(kind: type[Settings], name: str) -> bool:
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def setting_text(value: object) -> str:
+    """Return the value of a setting as people type it."""
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 class Group(Settings):
