@@ -15,7 +15,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "grace"
 CEILINGS = {
     "base": (658, 10),
-    "settings": (1102, 9),
+    "settings": (1113, 9),
     "data": (2365, 16),
     "engine": (1870, 21),
     "runs": (928, 8),
