@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import grace.data.sources
+import grace.runs.run
 from grace.base.errors import GraceError
 from grace.cli import main
 from grace.data.images import TensorImages
@@ -82,7 +82,7 @@ def other_data(rank: int, folder: Path) -> None:
     pixels = found.train.images.gather(torch.arange(len(found.train))).clone()
     pixels[7, 0, 3, 3] ^= rank
     train = replace(found.train, images=TensorImages(pixels))
-    grace.data.sources.load_dataset = lambda _: replace(found, train=train)
+    grace.runs.run.load_dataset = lambda _: replace(found, train=train)
     command(folder)
 
 

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from typing_extensions import override
 
-import grace.data.sources
 import grace.engine.trainer
 import grace.methods.module_factory
+import grace.runs.run
 import grace.runs.stream
 from grace.base.randomness import generator
 from grace.base.tensors import encode
@@ -301,7 +301,7 @@ def killed(owner: Any, name: str, call: int) -> Iterator[None]:
 def runs(folder: Path) -> dict[str, Any]:
     """Whole runs: straight, and killed at the worst moments and gone on with."""
     own, images = recipe(2, batch_size=12), dataset(5, train=9, test=5)
-    grace.data.sources.load_dataset = lambda _: images
+    grace.runs.run.load_dataset = lambda _: images
     # Every epoch leaves a snapshot.
     Journal.__init__.__defaults__ = (0.0, 0.0)  # type: ignore[misc]
     grown = Grace.Settings(base=own, grow=own, compress=own, expand_at=(2,))

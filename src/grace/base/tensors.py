@@ -4,9 +4,12 @@ Files are named after their bytes, so the bytes are made here: the safetensors p
 the order of metadata from call to call. That package reads them, after the checks of this module.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, final
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, final
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +18,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from grace.base.errors import DamagedError, GraceError
+from grace.base.files import read_exactly
 from grace.base.strict_json import checked, dump, parse
 from grace.base.words import in_one_line, quoted
 
@@ -33,6 +37,7 @@ _TYPES = {
     "BOOL": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
+Facts = TypeVar("Facts")
 _Count = Annotated[int, Field(ge=0)]
 
 
@@ -119,6 +124,46 @@ def decode(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         if tensor.dtype == torch.bool and tensor.view(torch.uint8).gt(1).any():
             raise _damaged(what, f"tensor {quoted(name)} has booleans other than 0 and 1")
     return tensors, metadata
+
+
+def encode_with(facts: object, tensors: Mapping[str, Tensor]) -> bytes:
+    """Return facts, which JSON can hold, and tensors as a file's bytes; a hash covers both."""
+    text = dump(facts).decode()
+    return encode(tensors, {"entry": text, "sha256": _digest(text, tensors)})
+
+
+def read_with(
+    path: Path, what: str, check: Callable[[Any, Mapping[str, Tensor]], Facts]
+) -> tuple[Facts, dict[str, Tensor]]:
+    """Read the facts and tensors of a file, the header first.
+
+    Args:
+        path: the file.
+        what: name of the file in messages.
+        check: gets the facts and the outline of the tensors, of any shape; what it refuses is not
+            read.
+
+    Returns:
+        What ``check`` made of the facts, and the tensors, of any shape.
+
+    Raises:
+        DamagedError: if it is no such file, or was changed.
+    """
+    num_bytes = path.lstat().st_size
+    form, metadata = outline(partial(read_exactly, path, what, num_bytes), num_bytes, what)
+    text = metadata.get("entry", "null")
+    facts = check(parse(text.encode(), what), form)
+    kept, again = decode(read_exactly(path, what, num_bytes), what)
+    if again != metadata or metadata.get("sha256") != _digest(text, kept):
+        raise _damaged(what, "its content does not match its SHA-256")
+    return facts, kept
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for chunk in chunks(tensors):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def outline(

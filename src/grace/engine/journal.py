@@ -15,16 +15,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from grace.base import atomic, strict_json, tensors
+from grace.base import atomic, tensors
 from grace.base.errors import DamagedError, GraceWarning
-from grace.base.files import inside, read_exactly
+from grace.base.files import inside
 from grace.base.words import one_line
 from grace.engine.checkpoint import Snapshot, SweepResult, put_together, take_apart
 from grace.engine.parts import named_buffers
@@ -159,22 +158,16 @@ class Journal:
         self, name: str, wanted: Mapping[str, Any], most_bytes: int
     ) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """Read an entry that says ``wanted`` and whose tensors have at most so many bytes."""
-        path = self._path(name)
+
+        def check(entry: object, outline: Mapping[str, Tensor]) -> dict[str, Any]:
+            num_bytes = sum(tensor.nbytes for tensor in outline.values())
+            match entry:
+                case dict() if wanted.items() <= entry.items() and num_bytes <= most_bytes:
+                    return entry
+            raise DamagedError("it belongs to other work")
+
         with suppress(DamagedError, FileNotFoundError):
-            num_bytes, what = path.lstat().st_size, f"'{path}'"
-            # The header first: tensors that are too large are not read.
-            outline, metadata = tensors.outline(
-                partial(read_exactly, path, what, num_bytes), num_bytes, what
-            )
-            text = metadata.get("entry", "null")
-            entry = strict_json.parse(text.encode(), "journal")
-            if not isinstance(entry, dict) or not wanted.items() <= entry.items():
-                return None
-            if sum(tensor.nbytes for tensor in outline.values()) > most_bytes:
-                return None
-            kept, again = tensors.decode(read_exactly(path, what, num_bytes), "journal")
-            if again != metadata or metadata.get("sha256") != _digest(text, kept):
-                return None
+            entry, kept = tensors.read_with(self._path(name), "journal", check)
             # Tensors of a phase's state may be infinite, weights may not.
             weights = (tensor for name, tensor in kept.items() if PHASE_STATE not in name)
             if all(bool(tensor.isfinite().all()) for tensor in weights):
@@ -197,9 +190,8 @@ class Journal:
         warnings.warn(one_line(text), GraceWarning, stacklevel=2)
 
     def _write(self, name: str, entry: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
-        text = strict_json.dump({**entry, "rounding": self._rounding}).decode()
-        metadata = {"entry": text, "sha256": _digest(text, kept)}
-        atomic.write_bytes(self._path(name), tensors.encode(kept, metadata))
+        data = tensors.encode_with({**entry, "rounding": self._rounding}, kept)
+        atomic.write_bytes(self._path(name), data)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.safetensors"
@@ -278,14 +270,6 @@ def _finite(value: object) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError("no number")
     return float(value)
-
-
-def _digest(text: str, kept: Mapping[str, Tensor]) -> str:
-    """Hash an entry's text and its tensors of any shape."""
-    digest = hashlib.sha256(text.encode())
-    for chunk in tensors.chunks(kept):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _most_bytes(item: Work) -> int:

@@ -3,10 +3,8 @@
 Shapes: N images, C channels, H×W pixels, D features.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
@@ -14,9 +12,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from grace.base import strict_json, tensors
+from grace.base import tensors
 from grace.base.errors import DamagedError, GraceError
-from grace.base.files import read_exactly
 from grace.base.machine import refuse_too_large
 from grace.base.strict_json import checked
 from grace.data.images import Images, TensorImages
@@ -102,8 +99,7 @@ def encode(
         values=dict(state.values),
         original_counts=dict(memory.original_counts),
     )
-    text = strict_json.dump(facts.model_dump(mode="json")).decode()
-    return tensors.encode(kept, {"facts": text, "sha256": _digest(text, kept)})
+    return tensors.encode_with(facts.model_dump(mode="json"), kept)
 
 
 def read(path: Path) -> tuple[SavedMethod, dict[str, Tensor]]:
@@ -115,19 +111,17 @@ def read(path: Path) -> tuple[SavedMethod, dict[str, Tensor]]:
     Raises:
         DamagedError: if it is another file, or damaged.
     """
-    what, num_bytes = f"'{path}'", path.lstat().st_size
-    start = partial(read_exactly, path, what, num_bytes)
-    outline, metadata = tensors.outline(start, num_bytes, what)
-    text = metadata.get("facts", "null")
-    facts = checked(SavedMethod, strict_json.parse(text.encode(), what), what)
-    most = sum(facts.original_counts.values()) * (math.prod(facts.shape) + 2 * MAX_FEATURES)
-    if sum(t.nbytes for name, t in outline.items() if name.startswith(_MEMORY)) > most:
-        raise DamagedError(f"{what} is damaged: it keeps more images than there ever were")
-    refuse_too_large(3 * num_bytes, what)
-    kept, again = tensors.decode(read_exactly(path, what, num_bytes), what)
-    if again != metadata or metadata.get("sha256") != _digest(text, kept):
-        raise DamagedError(f"{what} is damaged: its content does not match its SHA-256")
-    return facts, kept
+    what = f"'{path}'"
+
+    def check(said: object, outline: Mapping[str, Tensor]) -> SavedMethod:
+        facts = checked(SavedMethod, said, what)
+        most = sum(facts.original_counts.values()) * (math.prod(facts.shape) + 2 * MAX_FEATURES)
+        if sum(t.nbytes for name, t in outline.items() if name.startswith(_MEMORY)) > most:
+            raise DamagedError(f"{what} is damaged: it keeps more images than there ever were")
+        refuse_too_large(3 * sum(t.nbytes for t in outline.values()), what)
+        return facts
+
+    return tensors.read_with(path, what, check)
 
 
 def restore(method: Method, facts: SavedMethod, kept: Mapping[str, Tensor], what: str) -> None:
@@ -241,10 +235,3 @@ def _files(data: Tensor, lengths: Tensor, shape: tuple[int, int, int]) -> list[b
     joined = data.numpy().tobytes()
     ends = lengths.long().cumsum(0).tolist()
     return [joined[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-
-
-def _digest(text: str, kept: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(text.encode())
-    for chunk in tensors.chunks(kept):
-        digest.update(chunk)
-    return digest.hexdigest()
