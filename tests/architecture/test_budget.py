@@ -17,7 +17,7 @@ CEILINGS = {
     "base": (682, 10),
     "settings": (1113, 9),
     "data": (2365, 16),
-    "engine": (1852, 21),
+    "engine": (1853, 21),
     "runs": (928, 8),
     "learner": (3834, 25),
     "studies": (2280, 15),
