@@ -12,7 +12,7 @@ from grace.base.errors import DamagedError
 from grace.base.tensors import encode
 from grace.engine.work import Seconds, WorkDone
 from grace.learner.document import UpdateRecord
-from grace.learner.history import ledger
+from grace.learner.history import Change, ledger
 from grace.learner.inventory import facts
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore, bytes_of
@@ -214,6 +214,24 @@ class TestHistory:
             assert (result.exit_code, result.stdout) == (2, "")
             assert "move it away, and repeat the command that was interrupted" in result.stderr
         assert ModelStore.open(home).numbers() == [1, 2, 3, 4]
+
+    def test_an_unfinished_forget_waits_for_a_rollback(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, begun = ModelStore.open(home), Change(kind="forget", date="", class_name="class 1")
+        store.log.begin(begun)
+        spoil(version(home, 4), "cut")
+        with monkeypatch.context() as patch, store.changing():
+            patch.setattr(ModelStore, "survey", None)  # It is cut off there.
+            with pytest.raises(TypeError):
+                store.roll_back(3)
+        assert store.log.unfinished() == begun
+        Learner.load(home, 2).rollback(2)
+        assert all("class 1" not in made.live_class_names for made in store.documents())
+        assert [change.kind for change in store.log.changes()][-3:] == [
+            *("rollback", "forget", "rollback")
+        ]
+        assert store.log.unfinished() is None
 
     def test_lines_that_say_nothing_are_refused(self, home: Path) -> None:
         lines = (home / "history.jsonl").read_text()

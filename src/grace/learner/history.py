@@ -135,7 +135,8 @@ class History:
         """Note a change that is carried out; twice in a row it is noted once."""
         if change.kind != "set" and self.readable()[-1:] != [change]:
             self.add([change])
-        self.drop()
+        if self.unfinished() == change:  # Not another one, which could not be finished before.
+            self.drop()
 
     def drop(self) -> None:
         """Remove the file of the unfinished change."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from grace.base.words import printable
+from grace.base.words import one_line
 from grace.runs.model import RunRecord, TaskRecord
 from grace.studies.frame import METRICS
 from grace.studies.measures import measures_of
@@ -214,7 +214,7 @@ def _fronts(result: StudyResult) -> Iterable[Panel]:
                 for number, (place, rows) in enumerate(front.items(), 1):
                     axes.annotate(str(number), place, (3, 4), textcoords="offset points")
                     named = ", ".join(rows[:2]) + " …" * (len(rows) > 2)
-                    keys.append(printable(f"{number}: {named}"))
+                    keys.append(one_line(f"{number}: {named}"))
                 low, high = axes.get_ylim()  # Below the points is room for the names.
                 axes.set_ylim(low - 0.1 * len(keys) * (high - low), high)
                 corner: Any = {"ha": "right", "va": "bottom", "transform": axes.transAxes}
@@ -260,8 +260,11 @@ def _style(number: int) -> dict[str, Any]:
 
 
 def _label(text: str) -> str:
-    """Return a name for the legend, which leaves out what begins with an underscore."""
-    return f" {printable(text)}" if text.startswith("_") else printable(text)
+    """Return a name for a figure: to lay out a long one takes minutes.
+
+    A space comes first if it would be left out of the legend, as what begins with an underscore.
+    """
+    return one_line(f" {text}" if text.startswith("_") else text, 200)
 
 
 def _with_limit(title: str, what: str, number: int) -> str:
@@ -273,7 +276,7 @@ def _names(axes: "Axes", names: Sequence[str]) -> None:
     """Put names below the x axis in place of numbers, turned if they are many."""
     turned: Any = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
     is_crowded = sum(map(len, names)) > 40
-    axes.set_xticks(range(len(names)), [*map(printable, names)], **(turned if is_crowded else {}))
+    axes.set_xticks(range(len(names)), [*map(_label, names)], **(turned if is_crowded else {}))
 
 
 def drawn(panels: Sequence[Panel]) -> str:
@@ -301,9 +304,9 @@ def drawn(panels: Sequence[Panel]) -> str:
             if panel.up == "backbones":
                 axes.locator_params("y", integer=True)
             panel.draw(axes)
-            axes.set_title(printable(panel.title))
-            axes.set_xlabel(printable(panel.across))
-            axes.set_ylabel(printable(panel.up))
+            axes.set_title(_label(panel.title))
+            axes.set_xlabel(panel.across)
+            axes.set_ylabel(panel.up)
         if not any(axes.has_data() for axes in figure.axes):
             return ""
         _legend(figure, columns)

@@ -246,7 +246,7 @@ class StudySettings(Settings):
     title: str = Field("", max_length=200)
     paper: str = Field("", description="table of the paper: table-4; empty: none")
     beyond_paper: bool = Field(False, description="true: the paper has no such experiment")
-    scales: dict[Name, ScaleSettings]
+    scales: dict[Name, ScaleSettings] = Field(min_length=1)
     rows: dict[Name, RowSettings]
     reference: str = Field("", description="row whose bytes memory: aligned gives to the others")
     delta: str = Field("", description="row whose lead over the best other one ends the table")
