@@ -135,7 +135,7 @@ def test_starts_without_torch() -> None:
     """One process for all: what the first of them imported would be there for the last, too."""
     steps = [
         "import grace",
-        "import grace.cli",
+        "import grace.cli, grace.data.sources",
         "import grace.runs.record, grace.studies.report, grace.studies.table",
         "from grace.studies import claims, figures, measures, paper, pareto, plan, study",
         "import grace.base.lock, grace.base.atomic, grace.base.strict_json",

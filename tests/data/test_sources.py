@@ -1,8 +1,5 @@
 """Names of sources, the digits, and the choices every source obeys."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -36,11 +33,6 @@ def test_a_misspelt_source_is_named_with_the_nearest_right_one() -> None:
         load_dataset(DataSettings(source="cifr100"))
     with pytest.raises(ValueError, match="known: digits, cifar10"):
         load_dataset(DataSettings(source="zzz"))
-
-
-def test_the_registry_of_sources_loads_no_torch() -> None:
-    code = "import sys, grace.data.sources; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_digits_are_scikit_learns(digits: Dataset) -> None:

@@ -75,7 +75,6 @@ def test_it_is_a_method_like_any_other(lived: tuple[Path, list[Ended]]) -> None:
 
 
 def test_a_learner_is_saved_and_predicts_the_same(lived: tuple[Path, list[Ended]]) -> None:
-    """``LIVES`` checks what it predicts."""
     place, (*_, history, info) = lived
     assert history.exit_code == 0, history.stderr
     assert "aligned" in info.stdout

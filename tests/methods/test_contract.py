@@ -268,7 +268,6 @@ def test_a_task_without_a_new_class_is_refused_in_one_line(
 
 @every_variant
 def test_a_failed_update_leaves_the_learner_as_it_was(recordings: Recordings, variant: str) -> None:
-    """The last piece of its work fails."""
     recorded = recordings[variant].steps[1].update
     assert recorded is not None
     if not recorded.work:

@@ -159,7 +159,6 @@ class TestSeeds:
 
     @every_variant
     def test_two_seeds_differ(self, variant: str) -> None:
-        """That one repeats is seen where a saved learner ends with a recorded one's bits."""
         made, one = self.learnt(variant)
         # The first convolution comes first, whatever it is called.
         assert next(iter(one.values())).shape[1] == 1

@@ -63,7 +63,6 @@ def test_accuracies_are_scikit_learns() -> None:
 
 
 def test_scores_below_the_mask_of_other_columns_do_not_lose_to_it() -> None:
-    """All logits of the task are lower than any finite stand-in for −∞ would have been."""
     scores = torch.tensor([[0.0, 0.0, -3e38, -2e38]])
     assert task_aware_predictions(scores, torch.tensor([2]), [2, 2]).tolist() == [3]
 

@@ -209,7 +209,6 @@ def test_a_folder_of_attacks_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_large_images_are_read_in_a_gigabyte(tmp_path: Path) -> None:
-    """The largest that are allowed."""
     image = Image.linear_gradient("L").resize((9400, 9400)).convert("RGB")
     path = put(tmp_path / "a", encoded(image, "JPEG"))
     assert read_pixels(path, Reading(3, 64)).shape == (64, 64, 3)

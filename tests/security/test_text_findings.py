@@ -22,7 +22,6 @@ from support.tiny_streams import tiny_backbones as tiny_backbones
 
 class TestTerminal:
     def test_nothing_is_printed_past_the_console(self) -> None:
-        """Before, 18 of 23 places printed the names of strangers as they were."""
         found: list[str] = []
         for path in Path(grace.cli.__file__).parent.glob("*.py"):
             if path.name == "console.py":
@@ -62,7 +61,6 @@ class TestTerminal:
         ],
     )
     def test_errors_of_usage_quote_no_escapes(self, arguments: list[str]) -> None:
-        """They were printed as they were."""
         result = call(*arguments)
         assert result.exit_code == 2
         shown = result.output
@@ -73,14 +71,12 @@ class TestTerminal:
 class TestSettings:
     @pytest.mark.parametrize("rank", ["5", "2", "-1"])
     def test_a_rank_outside_the_world(self, rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Before, it waited seven days for the others."""
         for name, value in {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(GraceError, match="ranks go from 0 to 1"):
             Launch.from_environment()
 
     def test_other_rounding_is_noticed(self, tmp_path: Path) -> None:
-        """Before, a run went on under other threads or layout without a word."""
         method = Finetune.Settings(base=recipe(), update=recipe())
         images = dataset(6, train=9, test=5)
 

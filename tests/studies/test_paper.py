@@ -64,7 +64,6 @@ def test_the_place_in_the_paper(given: str, place: tuple[str, str, str]) -> None
     ],
 )
 def test_a_study_names_what_the_paper_has(paper: str, given: str, row: str, why: str) -> None:
-    """It was said after all runs, or ended in a KeyError."""
     scales = {"s": {"protocols": {"b0i10": {"experiment": "digits", "paper": given}}}}
     rows = {"r": {"method": "grace", "paper": row}}
     study = StudySettings.model_validate({"scales": scales, "rows": rows, "paper": paper})

@@ -104,7 +104,6 @@ def test_the_paper_s_numbers_stand_beside_ours(make_record: MakeRecord) -> None:
 
 @pytest.mark.parametrize("place", ["best", "second"])
 def test_nothing_is_first_among_some_of_the_rows(make_record: MakeRecord, place: str) -> None:
-    """The row that is left out may be above those that are there."""
     study = {
         "rows": rows_of("grace", "der", "foster") | {"joint": {"method": "joint", "ranked": False}},
         "claims": [{"id": "M5", "left": "grace", "right": place}],

@@ -86,7 +86,6 @@ def test_one_that_does_not_heed_the_request_is_ended(scripted: Callable[..., str
 
 
 def test_a_run_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
-    """Its input is closed then: ``grace run --with-parent`` ends."""
     script = (
         "import threading, pathlib; from grace.studies.workers import *; p = pathlib.Path('.'); "
         "run_here(Job('x', p, ['run', '--with-parent', '--no-report'], p / 'x.txt', ''), "

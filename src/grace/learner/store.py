@@ -326,11 +326,10 @@ class ModelStore:
         match change.kind:
             case "rollback" | "set":
                 assert change.version is not None
+                # A set may have been cut off before its version was saved.
                 if change.version in self.numbers():
                     self.make_current(change.version)
                     self.note_versions()
-                elif change.kind == "set":
-                    self.log.drop()  # It was cut off before its version was saved.
             case "prune":
                 for number in sorted({*change.versions} - {self.current()}):
                     self.drop(number)
