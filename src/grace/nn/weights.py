@@ -26,35 +26,6 @@ from grace.settings.problems import refuse_missing_weights
 from grace.settings.registry import resolve
 
 
-def load_exactly(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> None:
-    """Copy saved weights and buffers into a module, which keeps its device and memory layout.
-
-    Args:
-        module: of the architecture that was saved.
-        tensors: saved state by name.
-        what: name of the module in errors.
-
-    Raises:
-        DamagedError: if a name, shape or type differs, or a number is not finite; the module is
-            then as it was.
-    """
-    load_tensors(module.state_dict(), tensors, what)
-
-
-@torch.no_grad()
-def load_tensors(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
-    """Copy saved tensors into those of the same names; see ``load_exactly``.
-
-    Args:
-        own: tensors that are overwritten, by name.
-        saved: tensors of a file, by name.
-        what: name of the owner in errors.
-    """
-    refuse_unlike(own, saved, what)
-    for name, tensor in own.items():
-        tensor.copy_(saved[name])
-
-
 def refuse_unlike(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
     """Refuse saved tensors that do not fit ``own``.
 
@@ -111,27 +82,6 @@ def load_weights(backbone: Backbone, settings: BackboneSettings) -> None:
     for name, tensor in own.items():
         if name in found:
             tensor.copy_(_fitted(found[name], tensor, name, backbone))
-
-
-def weights_digest(backbone: Backbone, settings: BackboneSettings) -> str:
-    """Compute the SHA-256 of the weights that a backbone would start from.
-
-    It covers names, types, shapes and numbers, not the path. Classifier and counters of steps are
-    not used and left out.
-
-    Args:
-        backbone: of the same architecture, on any device; only its names are used.
-        settings: with ``weights`` other than ``none``.
-
-    Raises:
-        GraceError: as ``load_weights``.
-    """
-    found = named_weights(backbone, settings)
-    digest = hashlib.sha256()
-    for name in sorted(found):
-        if not name.endswith(_COUNTER):
-            digest.update(encode({name: found[name]}))
-    return digest.hexdigest()
 
 
 def named_weights(backbone: Backbone, settings: BackboneSettings) -> dict[str, Tensor]:
@@ -272,7 +222,10 @@ def without_weights(settings: BackboneSettings) -> BackboneSettings:
 
 
 def digest_of_weights(settings: BackboneSettings) -> str:
-    """Compute the SHA-256 of the weights that these settings name.
+    """Compute the SHA-256 of the weights that a backbone of these settings would start from.
+
+    It covers names, types, shapes and numbers, not the path. Classifier and counters of steps are
+    not used and left out.
 
     Args:
         settings: with ``weights`` other than ``none``.
@@ -283,7 +236,12 @@ def digest_of_weights(settings: BackboneSettings) -> str:
     # Only the names are needed, which do not depend on the number of channels.
     with torch.device("meta"):
         sketch = _freshly_drawn(without_weights(settings), 3, 0, "sketch")
-    return weights_digest(sketch, settings)
+    found = named_weights(sketch, settings)
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        if not name.endswith(_COUNTER):
+            digest.update(encode({name: found[name]}))
+    return digest.hexdigest()
 
 
 def _freshly_drawn(
