@@ -3,7 +3,6 @@
 import os
 import tempfile
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from PIL import Image
 from grace.base.errors import GraceError
 from grace.data.decoding import Reading
 from grace.data.findings import ClassCount, examine
-from grace.data.folders import UpdateFolder, load_update
+from grace.data.folders import load_update
+from grace.data.images import Dataset
 from support.odd_images import bomb, encoded, fill, noise, oriented, put, row
 
 Change = Callable[[Path], object]
@@ -218,7 +218,7 @@ def test_without_a_size_all_images_must_have_one(tmp_path: Path) -> None:
     assert (found.smallest, found.largest) == ((8, 8), (10, 20))
     with pytest.raises(GraceError, match=r"different sizes .*set data\.image_size"):
         load_update(tmp_path, Reading(3))
-    assert load_update(tmp_path, Reading(3, 5)).images.shape == (3, 5, 5)
+    assert load_update(tmp_path, Reading(3, 5)).train.images.shape == (3, 5, 5)
 
 
 def test_what_is_left_out_is_counted_class_by_class(tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ def test_what_is_left_out_is_counted_class_by_class(tmp_path: Path) -> None:
     assert skips.is_ready
     assert skips.classes["ant"].is_new is None
     loaded = load_update(tmp_path, Reading(3, 8, skip_unreadable=True, skip_duplicates=True))
-    assert loaded.labels == ["ant"] * 3 + ["bee"] * 5
-    assert len(loaded.test_labels) == 3
+    assert loaded.train.labels.tolist() == [0] * 3 + [1] * 5
+    assert len(loaded.test) == 3
 
 
 def test_decoders_are_not_heard(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
@@ -309,17 +309,18 @@ def test_any_folder_is_examined_and_what_is_ready_loads(
         texts = [finding.text for finding in found.findings]
         assert "\n" not in "".join([found.verdict, *texts, *found.classes])
         loaded = outcome(root, image_size, skip=False)
-        assert found.is_ready == isinstance(loaded, UpdateFolder)
+        assert found.is_ready == isinstance(loaded, Dataset)
         kept = outcome(root, image_size, skip=True)
         if isinstance(kept, str):
             assert not found.is_ready
             assert "\n" not in f"{kept}{loaded}"
         else:
-            assert {n: c.train for n, c in found.classes.items()} == Counter(kept.labels)
-            assert sum(count.test for count in found.classes.values()) == len(kept.test_labels)
+            counts = found.classes.values()
+            assert [count.train for count in counts] == kept.train.labels.bincount().tolist()
+            assert sum(count.test for count in counts) == len(kept.test)
 
 
-def outcome(root: Path, image_size: int | None, skip: bool) -> UpdateFolder | str:
+def outcome(root: Path, image_size: int | None, skip: bool) -> Dataset | str:
     try:
         return load_update(root, Reading(3, image_size, skip_unreadable=skip, skip_duplicates=skip))
     except ValueError as error:

@@ -11,12 +11,17 @@ from PIL import Image
 
 from grace.base.errors import GraceError
 from grace.data.decoding import Reading
-from grace.data.folders import UpdateFolder, load_update
+from grace.data.folders import load_update
+from grace.data.images import Dataset, LabelledImages
 from support.odd_images import animated, encoded, fill, noise, oriented, put, row
 
 
-def load(root: Path, **options: object) -> UpdateFolder:
+def load(root: Path, **options: object) -> Dataset:
     return load_update(root, Reading(**options))  # type: ignore[arg-type]
+
+
+def pixels(data: LabelledImages) -> torch.Tensor:
+    return data.images.gather(torch.arange(len(data)))
 
 
 def refused(message: str, act: Callable[[], object]) -> str:
@@ -42,29 +47,28 @@ def images(tmp_path: Path) -> Path:
 def test_one_class_is_enough(tmp_path: Path) -> None:
     fill(tmp_path / "ant", 2, seed=4)
     found = load(tmp_path)
-    assert found.labels == ["ant", "ant"]
-    assert torch.equal(found.images.pixels, torch.stack([planes(noise(n)) for n in (4000, 4001)]))
-    assert found.test_images is None
-    assert (list(found.test_labels), list(found.notes)) == ([], [])
+    assert found.train.labels.tolist() == [0, 0]
+    assert torch.equal(pixels(found.train), torch.stack([planes(noise(n)) for n in (4000, 4001)]))
+    assert (len(found.test), found.class_names, found.notes) == (0, ["ant"], [])
 
 
 @pytest.mark.parametrize("name", ["test", "val", "validation"])
 def test_images_stand_by_class_and_then_by_file(images: Path, name: str) -> None:
     (images / "test").rename(images / name)
     found = load(images)
-    assert found.labels == ["ant"] * 3 + ["bee"] * 3
-    assert [path.name for path in found.paths] == ["000.png", "001.png", "002.png"] * 2
-    assert torch.equal(found.images.pixels[3], planes(noise(1000)))
-    assert torch.equal(found.test_images.pixels[1], planes(noise(10001)))
-    assert list(found.test_labels) == ["ant", "ant"]
+    assert found.train.labels.tolist() == [0] * 3 + [1] * 3
+    seeds = (2000, 2001, 2002, 1000, 1001, 1002)
+    assert torch.equal(pixels(found.train), torch.stack([planes(noise(n)) for n in seeds]))
+    assert torch.equal(pixels(found.test)[1], planes(noise(10001)))
+    assert found.test.labels.tolist() == [0, 0]
 
 
 def test_grey_squares(images: Path) -> None:
     put(images / "train" / "ant" / "000.png", row((200, 100, 50), (200, 100, 50)))
     found = load(images, channels=1, size=4)
-    assert found.images.shape == (1, 4, 4)
+    assert found.train.images.shape == (1, 4, 4)
     # .299 · 200 + .587 · 100 + .114 · 50 = 124.2
-    assert found.images.pixels[0].unique().tolist() == [124]
+    assert pixels(found.train)[0].unique().tolist() == [124]
 
 
 def test_links_subfolders_and_circles(tmp_path: Path) -> None:
@@ -77,9 +81,9 @@ def test_links_subfolders_and_circles(tmp_path: Path) -> None:
     (root / "ant" / "round").symlink_to(root)
     (root / "bee").symlink_to(tmp_path / "kept")
     found = load(root)
-    names = [path.relative_to(root).as_posix() for path in found.paths]
-    assert names == ["ant/a.png", "ant/b/z.png", "ant/c.png", "bee/deep/er/000.png"]
-    assert torch.equal(found.images.pixels[0], planes(noise(4)))
+    assert found.train.labels.tolist() == [0, 0, 0, 1]
+    seeds = (4, 5, 6, 1000)
+    assert torch.equal(pixels(found.train), torch.stack([planes(noise(n)) for n in seeds]))
     lone.unlink()
     gone = r"unreadable images \(1\): 'ant/a.png' \(it is a link to nothing\)"
     refused(gone, lambda: load(root))
@@ -113,8 +117,8 @@ ODD: dict[str, tuple[bytes, list[list[tuple[int, ...]]]]] = {
 def test_odd_images_give_the_pixels_a_person_sees(tmp_path: Path, name: str) -> None:
     content, expected = ODD[name]
     put(tmp_path / "ant" / name, content)
-    pixels = load(tmp_path).images.pixels
-    assert pixels[0].permute(1, 2, 0).tolist() == [[list(p) for p in line] for line in expected]
+    found = pixels(load(tmp_path).train)
+    assert found[0].permute(1, 2, 0).tolist() == [[list(p) for p in line] for line in expected]
 
 
 def test_a_class_whose_images_are_all_test_images_too(images: Path) -> None:

@@ -63,17 +63,14 @@ def first_of_each(labels: Sequence[Hashable], limit: int | None) -> list[int]:
     return kept
 
 
-def held_out(
-    labels: Sequence[int], class_names: Sequence[str], fraction: float, seed: int
-) -> tuple[list[int], list[int]]:
+def held_out(class_names: Sequence[str], fraction: float, seed: int) -> tuple[list[int], list[int]]:
     """Split images into training and test images, stratified by class.
 
     A class with n images has ``round(n · fraction)`` test images, at least one and not all. Each
     class has its own random generator, so that adding a class changes no other class.
 
     Args:
-        labels: label of each image.
-        class_names: names by label.
+        class_names: class of each image.
         fraction: share of test images, in (0, 1). Higher: fewer training images.
         seed: seed of the split.
 
@@ -83,12 +80,11 @@ def held_out(
     Raises:
         GraceError: if a class has only one image.
     """
-    places: dict[int, list[int]] = defaultdict(list)
-    for position, label in enumerate(labels):
-        places[label].append(position)
-    test: list[int] = []
-    for label, own in places.items():
-        name = class_names[label]
+    places: dict[str, list[int]] = defaultdict(list)
+    for position, name in enumerate(class_names):
+        places[name].append(position)
+    tested: set[int] = set()
+    for name, own in places.items():
         if len(own) < 2:
             raise GraceError(
                 f"class '{name}' has only one image, so that none can be held out for testing",
@@ -96,9 +92,8 @@ def held_out(
             )
         count = min(max(round(len(own) * fraction), 1), len(own) - 1)
         order = torch.randperm(len(own), generator=generator(seed, "split", name))
-        test.extend(own[int(i)] for i in order[:count])
-    tested = set(test)
-    return [position for position in range(len(labels)) if position not in tested], sorted(test)
+        tested.update(own[int(i)] for i in order[:count])
+    return [place for place in range(len(class_names)) if place not in tested], sorted(tested)
 
 
 def load_digits(settings: DataSettings) -> Dataset:
@@ -112,14 +107,14 @@ def load_digits(settings: DataSettings) -> Dataset:
     rows = torch.from_numpy(np.loadtxt(str(file), delimiter=","))
     labels = rows[:, -1].long()
     pixels = (rows[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16)).round().to(torch.uint8)
-    names = list("0123456789")
-    train, test = held_out(labels.tolist(), names, settings.test_fraction, settings.split_seed)
+    classes = [str(label) for label in labels.tolist()]
+    train, test = held_out(classes, settings.test_fraction, settings.split_seed)
     levels = pixels[train].double() / 255
     digits = Dataset(
         name="digits",
         train=LabelledImages(TensorImages(pixels[train]), labels[train]),
         test=LabelledImages(TensorImages(pixels[test]), labels[test]),
-        class_names=names,
+        class_names=list("0123456789"),
         mean=(float(levels.mean()),),
         std=(float(levels.std(correction=0)),),
     )

@@ -290,7 +290,7 @@ def examine(
         GraceError: if ``root`` is not a folder. Every other problem is a finding.
     """
     tree = scan(root)
-    files = [*tree.files(False), *tree.files(True)]
+    files = tree.files
     found = look_at_all([file.path for file in files], reading)
     looks = [own if isinstance(own, GraceError) else own[0] for own in found]
     judged, left_out = judge_images(root, files, looks, reading)

@@ -42,11 +42,11 @@ class ClassFolder:
 @final
 @dataclass(frozen=True, order=True)
 class ImageFile:
-    """An image file of a class, readable or not; sorts by class name, then by path."""
+    """An image file of a class, readable or not; sorts by part, class name and path."""
 
+    is_test: bool
     class_name: str
     path: Path
-    is_test: bool
 
 
 @final
@@ -75,12 +75,12 @@ class FolderTree:
         """Names of the training classes, sorted."""
         return sorted({folder.name for folder in self.folders if not folder.is_test})
 
-    def files(self, is_test: bool) -> list[ImageFile]:
-        """Return the image files of one part, sorted by class name and then by path."""
+    @property
+    def files(self) -> list[ImageFile]:
+        """The image files, those of training first; then sorted by class name and by path."""
         return sorted(
-            ImageFile(folder.name, path, is_test)
+            ImageFile(folder.is_test, folder.name, path)
             for folder in self.folders
-            if folder.is_test == is_test
             for path in folder.images
         )
 

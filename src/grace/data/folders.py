@@ -6,9 +6,9 @@ Shapes: N images, C channels, H×W pixels.
 import hashlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, final
+from typing import Literal
 
 import torch
 
@@ -28,15 +28,27 @@ from grace.settings.augmentation import crops_at_random
 from grace.settings.experiment import DataSettings
 
 
+def load_update(root: Path, reading: Reading) -> Dataset:
+    """Load the images of one update, sorted by class name, then by file.
+
+    ``root`` has a layout of ``folder_tree.scan``; there may be test images of all classes, of some
+    or of none. One class is enough. An image that is twice in a class is used once.
+
+    Raises:
+        GraceError: for the first thing that is wrong with the folder, a class name or an image.
+    """
+    tree, notes = sound_tree(root, reading)
+    return _read(tree, tree.files, "update", tree.class_names, reading, notes)
+
+
 def load_folder(settings: DataSettings) -> Dataset:
     """Load the user's own folder of images; see ``folder_tree.scan`` for its layouts.
 
     Raises:
         GraceError: for the first thing that is wrong with the folder or a file.
     """
-    reading = _reading(settings, "experiment")
-    tree, notes = sound_tree(given_root(settings), reading)
-    return _load(tree, settings, tree.root.resolve().name, tree.class_names, reading, notes)
+    tree, reading, notes = _scanned(settings, "experiment")
+    return _chosen(tree, settings, tree.root.resolve().name, tree.class_names, reading, notes)
 
 
 def load_imagenet100(settings: DataSettings) -> Dataset:
@@ -45,19 +57,16 @@ def load_imagenet100(settings: DataSettings) -> Dataset:
     Raises:
         GraceError: for the first thing that is wrong with the folder or a file.
     """
-    reading = _reading(settings, "benchmark")
-    tree, notes = sound_tree(given_root(settings), reading)
+    tree, reading, notes = _scanned(settings, "benchmark")
     if tree.test is None:
         raise GraceError(
             f"'{tree.root}' needs both train/<synset>/ and val/<synset>/",
             "sort the validation images into one folder per synset",
         )
     names = imagenet100_classes(tree.class_names, settings.class_list)
-    dataset = _load(tree, settings, "imagenet100", names, reading, notes)
     if len(tree.class_names) == 100:
-        note = "the folder has exactly 100 classes, which were taken as they are"
-        dataset = replace(dataset, notes=[*dataset.notes, note])
-    return dataset
+        notes.append("the folder has exactly 100 classes, which were taken as they are")
+    return _chosen(tree, settings, "imagenet100", names, reading, notes)
 
 
 def imagenet100_classes(
@@ -91,8 +100,11 @@ def imagenet100_classes(
     return [synsets[place] for place in sorted(class_order(1000, 1993)[:100])]
 
 
-def _reading(settings: DataSettings, use: Literal["experiment", "benchmark"]) -> Reading:
-    return Reading(
+def _scanned(
+    settings: DataSettings, use: Literal["experiment", "benchmark"]
+) -> tuple[FolderTree, Reading, list[str]]:
+    """Return the folder of an experiment, how its images are read, and notes on its layout."""
+    reading = Reading(
         channels=settings.channels or 3,
         size=settings.image_size,
         fit=settings.fit,
@@ -101,9 +113,11 @@ def _reading(settings: DataSettings, use: Literal["experiment", "benchmark"]) ->
         skip_unreadable=settings.skip_unreadable,
         skip_duplicates=settings.skip_duplicates,
     )
+    tree, notes = sound_tree(given_root(settings), reading)
+    return tree, reading, notes
 
 
-def _load(
+def _chosen(
     tree: FolderTree,
     settings: DataSettings,
     name: str,
@@ -111,52 +125,29 @@ def _load(
     reading: Reading,
     notes: Sequence[str],
 ) -> Dataset:
+    """Load the images that the settings choose: by classes, share held out and limits per class."""
     names = [class_names[label] for label in chosen_classes(class_names, settings)]
-    parts = _split(tree, settings, names)
-    streams = _streams(settings, sum(map(len, parts)) * reading.channels)
+    wanted = set(names)
+    files = [file for file in tree.files if file.class_name in wanted]
+    if tree.test is None:
+        labels = [file.class_name for file in files]
+        _, tested = held_out(labels, settings.test_fraction, settings.split_seed)
+        for place in tested:
+            files[place] = replace(files[place], is_test=True)
+    limits = (settings.max_train_per_class, settings.max_test_per_class)
+    parts = [[file for file in files if file.is_test == is_test] for is_test in (False, True)]
+    files = [
+        part[place]
+        for part, limit in zip(parts, limits, strict=True)
+        for place in first_of_each([file.class_name for file in part], limit)
+    ]
+    streams = _streams(settings, len(files) * reading.channels)
     side = settings.image_size
     if streams and side is not None:
         # 256 to 224 where crops are drawn from the whole image, as ImageNet is tested.
         is_wide = crops_at_random(settings.augmentation)
         reading = replace(reading, shorter=side * 256 // 224 if is_wide else side)
-    (train, test), found = _read(tree.root, parts, reading, streams=streams)
-    labels = {name: label for label, name in enumerate(names)}
-    mean, std = imagenet_constants(reading.channels)
-
-    def labelled(part: Part) -> LabelledImages:
-        own = torch.tensor([labels[file.class_name] for file in part.files])
-        return LabelledImages(part.images, own)
-
-    return Dataset(
-        name=name,
-        train=labelled(train),
-        test=labelled(test),
-        class_names=names,
-        mean=mean,
-        std=std,
-        notes=[*notes, *found],
-    )
-
-
-def _split(
-    tree: FolderTree, settings: DataSettings, names: Sequence[str]
-) -> list[Sequence[ImageFile]]:
-    """Choose training and test files by classes, held-out share and limits per class."""
-    label = {name: place for place, name in enumerate(names)}
-    train, test = (
-        [file for file in tree.files(is_test) if file.class_name in label]
-        for is_test in (False, True)
-    )
-    if tree.test is None:
-        labels = [label[file.class_name] for file in train]
-        places = held_out(labels, names, settings.test_fraction, settings.split_seed)
-        test = [replace(train[place], is_test=True) for place in places[1]]
-        train = [train[place] for place in places[0]]
-    limits = (settings.max_train_per_class, settings.max_test_per_class)
-    return [
-        [files[place] for place in first_of_each([file.class_name for file in files], limit)]
-        for files, limit in zip((train, test), limits, strict=True)
-    ]
+    return _read(tree, files, name, names, reading, notes, streams=streams)
 
 
 def _streams(settings: DataSettings, num_values: int, limit: int = 4 * 1024**3) -> bool:
@@ -172,99 +163,65 @@ def _streams(settings: DataSettings, num_values: int, limit: int = 4 * 1024**3) 
     return settings.streaming
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class UpdateFolder:
-    """Images of one update, sorted by class name, then by file; test images are optional."""
-
-    images: TensorImages
-    labels: Sequence[str]
-    """Class name of each image, in Unicode's composed form."""
-    paths: Sequence[Path]
-    test_images: TensorImages | None
-    test_labels: Sequence[str]
-    notes: Sequence[str]
-    """Findings that are not errors, such as images that were left out."""
-
-
-def load_update(root: Path, reading: Reading) -> UpdateFolder:
-    """Load the images of one update.
-
-    ``root`` has a layout of ``folder_tree.scan``; there may be test images of all classes, of some
-    or of none. One class is enough. An image that is twice in a class is used once.
-
-    Raises:
-        GraceError: for the first thing that is wrong with the folder, a class name or an image.
-    """
-    tree, notes = sound_tree(root, reading)
-    (train, test), found = _read(root, [tree.files(False), tree.files(True)], reading)
-    assert isinstance(train.images, TensorImages)
-    assert isinstance(test.images, TensorImages)
-    return UpdateFolder(
-        images=train.images,
-        labels=[file.class_name for file in train.files],
-        paths=[file.path for file in train.files],
-        test_images=test.images if test.files else None,
-        test_labels=[file.class_name for file in test.files],
-        notes=[*notes, *found],
-    )
-
-
-@final
-@dataclass(frozen=True)
-class Part:
-    """The used training or test images of a folder, and their files in the same order."""
-
-    images: Images
-    files: Sequence[ImageFile]
-
-
 def _read(
-    root: Path, parts: Sequence[Sequence[ImageFile]], reading: Reading, *, streams: bool = False
-) -> tuple[list[Part], list[str]]:
-    """Read the images of the training and the test part, and judge them.
+    tree: FolderTree,
+    files: Sequence[ImageFile],
+    name: str,
+    class_names: Sequence[str],
+    reading: Reading,
+    notes: Sequence[str],
+    *,
+    streams: bool = False,
+) -> Dataset:
+    """Read image files, training images first, and judge them.
 
     Images that are streamed stay in their files. Unreadable ones are then searched only if they are
     to be left out; otherwise duplicates are equal files.
 
-    Returns:
-        The used images of each part, and notes.
-
     Raises:
         GraceError: the first error found.
     """
-    read, looks = (_stay_in_files if streams else _decoded)(parts, reading)
-    files = [file for part in parts for file in part]
-    findings, left_out = judge_images(root, files, looks, reading)
-    refuse_first(findings, root)
-    used: list[Part] = []
-    start = 0
-    for part, images in zip(parts, read, strict=True):
-        places = range(start, start + len(part))
-        readable = [place for place in places if isinstance(looks[place], Look)]
-        rows = [row for row, place in enumerate(readable) if place not in left_out]
-        if len(rows) < len(readable):
-            images = images.subset(torch.tensor(rows, dtype=torch.int64))
-        used.append(Part(images, [files[readable[row]] for row in rows]))
-        start += len(part)
-    return used, [finding.text for finding in findings]
+    read, looks = (_stay_in_files if streams else _decoded)(files, reading)
+    findings, left_out = judge_images(tree.root, files, looks, reading)
+    refuse_first(findings, tree.root)
+    label = {name: place for place, name in enumerate(class_names)}
+    used: list[LabelledImages] = []
+    for is_test, images in zip((False, True), read, strict=True):
+        own = [place for place in _readable(looks) if files[place].is_test == is_test]
+        labels = torch.tensor([label[files[place].class_name] for place in own]).long()
+        rows = [row for row, place in enumerate(own) if place not in left_out]
+        whole = LabelledImages(images, labels)
+        used.append(whole if len(rows) == len(own) else whole.subset(torch.tensor(rows).long()))
+    mean, std = imagenet_constants(reading.channels)
+    return Dataset(
+        name=name,
+        train=used[0],
+        test=used[1],
+        class_names=class_names,
+        mean=mean,
+        std=std,
+        notes=[*notes, *(finding.text for finding in findings)],
+    )
 
 
-def _decoded(
-    parts: Sequence[Sequence[ImageFile]], reading: Reading
-) -> tuple[Sequence[Images], Looks]:
-    """Decode image files into memory; pixels of another size than the first one's are left out.
+def _readable(looks: Looks) -> list[int]:
+    return [place for place, look in enumerate(looks) if isinstance(look, Look)]
+
+
+def _decoded(files: Sequence[ImageFile], reading: Reading) -> tuple[Sequence[Images], Looks]:
+    """Decode training and test images into memory.
+
+    Pixels of another size than the first one's are left out: the size will be refused.
 
     Raises:
         GraceError: if the machine has no memory for them.
     """
     looks: list[Look | GraceError] = []
-    held = [bytearray() for _ in parts]
-    owners = [own for part, own in zip(parts, held, strict=True) for _ in part]
-    paths = [file.path for part in parts for file in part]
+    held = (bytearray(), bytearray())
     shape: tuple[int, ...] = (reading.channels, 1, 1)
     memory, taken = memory_bytes(), 0
-    for path, own, one in zip(paths, owners, look_at_all(paths, reading), strict=True):
+    found = look_at_all([file.path for file in files], reading)
+    for file, one in zip(files, found, strict=True):
         if isinstance(one, GraceError):
             looks.append(one)
             continue
@@ -272,37 +229,35 @@ def _decoded(
         looks.append(look)
         shape = shape if taken else pixels.shape
         if pixels.shape == shape:
-            own += pixels.data
+            held[file.is_test].extend(pixels.data)
             taken += pixels.size
             if memory is not None and taken > memory // 2:
                 raise GraceError(
-                    f"images of {shape[2]}×{shape[1]} pixels, as '{printable(str(path))}' has, "
-                    f"take {in_bytes(taken)} of memory and more, too much for this machine",
+                    f"images of {shape[2]}×{shape[1]} pixels, as '{printable(str(file.path))}' "
+                    f"has, take {in_bytes(taken)} of memory and more, too much for this machine",
                     "learn smaller or fewer images, or set data.image_size",
                 )
     empty = torch.empty((0, *shape), dtype=torch.uint8)
-    images = [
+    return [
         TensorImages(torch.frombuffer(own, dtype=torch.uint8).view(-1, *shape) if own else empty)
         for own in held
-    ]
-    return images, looks
+    ], looks
 
 
-def _stay_in_files(
-    parts: Sequence[Sequence[ImageFile]], reading: Reading
-) -> tuple[Sequence[Images], Looks]:
+def _stay_in_files(files: Sequence[ImageFile], reading: Reading) -> tuple[Sequence[Images], Looks]:
     """Leave images in their files; read only as much of them as is needed to judge them."""
     assert reading.size is not None
-    size = (reading.size, reading.size)
-    paths = [file.path for part in parts for file in part]
+    size, paths = (reading.size, reading.size), [file.path for file in files]
+    looks: Looks
     if reading.skip_unreadable:
         found = look_at_all(paths, reading)
         looks = [own if isinstance(own, GraceError) else own[0] for own in found]
     else:
         looks = [Look(size=size, key=key) for key in file_keys(paths)]
-    readable = {path for path, own in zip(paths, looks, strict=True) if isinstance(own, Look)}
+    kept = [files[place] for place in _readable(looks)]
     return [
-        FileImages([file.path for file in part if file.path in readable], reading) for part in parts
+        FileImages([file.path for file in kept if file.is_test == is_test], reading)
+        for is_test in (False, True)
     ], looks
 
 

@@ -170,7 +170,7 @@ class LearnCall:
         from grace.data.findings import sound_tree
 
         tree, _ = sound_tree(self.images, self.reading)
-        names = {file.class_name for file in tree.files(is_test=False)}
+        names = {file.class_name for file in tree.files if not file.is_test}
         if self.store is None and len(names) == 1:
             raise GraceError(
                 f"'{self.images}' has images of one class, '{min(names)}': the first update of a "

@@ -130,7 +130,7 @@ def evaluate(
 
     learner = model if isinstance(model, Learner) else Learner.load(model, version)
     answerer, live = learner.answerer(), set(learner.model.state.live_class_names)
-    files = tree.files(tree.test is not None)
+    files = [file for file in tree.files if file.is_test == (tree.test is not None)]
     if strangers := Counter(file.class_name for file in files if file.class_name not in live):
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(strangers.items()))
         what = f"{strangers.total()} images of classes that this learner does not know"

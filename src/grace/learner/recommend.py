@@ -181,7 +181,8 @@ def shorter_side(images: Path) -> int | None:
     # It imports numpy, which --help does not need.
     from grace.data.decoding import upright_size
 
-    files, sides = scan(images).files(is_test=False), list[int]()
+    files = [file for file in scan(images).files if not file.is_test]
+    sides: list[int] = []
     for file in files[:: max(1, len(files) // NUM_SAMPLED)]:
         with suppress(GraceError):
             sides.append(min(upright_size(file.path)))

@@ -70,12 +70,15 @@ class _FolderUpdate:
         self._call = call
         self._progress = progress
         folder = load_update(call.images, call.reading)
-        self.class_names = sorted(set(folder.labels))
-        tests = (folder.test_images, folder.test_labels)
+        names = self.class_names = list(folder.class_names)
+        train, test = (
+            (part.images, [names[label] for label in part.labels.tolist()])
+            for part in (folder.train, folder.test)
+        )
         self._given: dict[str, Any] = {
-            "images": folder.images,
-            "labels": folder.labels,
-            "validation": tests if folder.test_images is not None else None,
+            "images": train[0],
+            "labels": train[1],
+            "validation": test if len(folder.test) else None,
         }
         for note in folder.notes:
             _warn(note)
