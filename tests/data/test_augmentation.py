@@ -7,12 +7,16 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as tv
 
-from grace.data.augmentation import Operation, build_augmentation, build_operations
+from grace.data.augmentation import (
+    Operation,
+    build_augmentation,
+    build_operations,
+    cut_out,
+    flip,
+)
 from grace.data.image_changes import (
     NUM_CROP_DRAWS,
     crop_boxes,
-    cut_out,
-    flip_horizontally,
     resized_crop,
 )
 
@@ -38,12 +42,12 @@ def test_cifar_augmentation_equals_the_torchvision_pipeline() -> None:
     augmentation = build_augmentation("cifar", MEAN, STD, 32)
     assert augmentation.num_draws == 4
     found = augmentation.apply(images, drawn)
-    for image, (row, column, flip, brightness), result in zip(
+    for image, (row, column, mirror, brightness), result in zip(
         images, drawn.tolist(), found, strict=True
     ):
         expected = tv.pad(tv.to_pil_image(image), [4] * 4)
         expected = tv.crop(expected, int(row * 9), int(column * 9), 32, 32)
-        expected = tv.hflip(expected) if flip < 0.5 else expected
+        expected = tv.hflip(expected) if mirror < 0.5 else expected
         factor = 1 - 63 / 255 + brightness * 2 * 63 / 255
         expected = tv.to_tensor(tv.adjust_brightness(expected, factor))
         expected = tv.normalize(expected, MEAN, STD)
@@ -77,10 +81,10 @@ def test_resized_crop_equals_torchvision(size: int) -> None:
     images = random_images(20, height=40, width=56)
     boxes = crop_boxes(draws(20, NUM_CROP_DRAWS), 40, 56)
     boxes[0] = torch.tensor([0, 0, 40, 56])
-    flip = torch.arange(20) % 2 == 0
-    found = flip_horizontally(resized_crop(images, boxes, size), flip)
+    flips = torch.arange(20) % 2 == 0
+    found = flip(resized_crop(images, boxes, size), 0.9 - flips.float()[:, None])
     for image, box, mirrored, result in zip(
-        images, boxes.int().tolist(), flip.tolist(), found, strict=True
+        images, boxes.int().tolist(), flips.tolist(), found, strict=True
     ):
         bilinear = InterpolationMode.BILINEAR
         expected = tv.resized_crop(image.float(), *box, [size, size], bilinear, antialias=True)
@@ -139,7 +143,8 @@ def test_a_box_that_never_fits_falls_back_to_the_centre() -> None:
 def test_cutout_equals_the_published_code(height: int, width: int, side: int) -> None:
     images = random_images(height * width, height=height, width=width).clamp(min=1)
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    found = cut_out(images, rows.flatten(), columns.flatten(), side)
+    centres = torch.stack([(rows.flatten() + 0.5) / height, (columns.flatten() + 0.5) / width], 1)
+    found = cut_out(images, centres, side=side)
     expected = images.clone()
     for image, y, x in zip(
         expected, rows.flatten().tolist(), columns.flatten().tolist(), strict=True
@@ -153,5 +158,5 @@ def test_cutout_equals_the_published_code(height: int, width: int, side: int) ->
 
 def test_an_odd_hole_has_its_centre_in_the_middle() -> None:
     image = torch.full((1, 1, 5, 5), 9, dtype=torch.uint8)
-    found = cut_out(image, torch.tensor([2]), torch.tensor([4]), 3)[0, 0]
+    found = cut_out(image, torch.tensor([[0.5, 0.99]]), side=3)[0, 0]
     assert (found == 0).nonzero().tolist() == [[y, x] for y in (1, 2, 3) for x in (3, 4)]

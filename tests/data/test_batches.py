@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ def test_every_view_from_files_is_a_crop_of_its_own(tmp_path: Path) -> None:
     drawn = torch.rand(10, augmentation.num_draws, generator=seeded(2))
     assert isinstance(files.images, FileImages)
     crops = files.images.gather_crops(order.repeat_interleave(2), drawn[:, :22])
-    flip = augmentation.with_operations(augmentation.operations[1:])
+    flip = replace(augmentation, operations=augmentation.operations[1:])
     assert torch.equal(images, flip.apply(crops, drawn[:, 22:]))
     assert labels.tolist() == order.repeat_interleave(2).tolist()
     assert not torch.equal(images[0::2], images[1::2])

@@ -32,9 +32,6 @@ from grace.data.image_changes import (
     adjust_brightness,
     change_images,
     crop_boxes,
-    crop_with_padding,
-    cut_out,
-    flip_horizontally,
     is_signed,
     magnitude_bins,
     on_device,
@@ -63,15 +60,24 @@ class Operation:
     """It is a random resized crop: images in files are cropped while they are decoded instead."""
 
 
-def _crop(images: Tensor, draws: Tensor, *, padding: int) -> Tensor:
-    """Shift each image; every window of its size in the padded image is equally likely."""
-    draws = on_device(draws, images.device)
-    offsets = (draws * (2 * padding + 1)).long().clamp_(max=2 * padding)
-    return crop_with_padding(images, offsets[:, 0], offsets[:, 1], padding)
+def crop(images: Tensor, draws: Tensor, *, padding: int) -> Tensor:
+    """Cut a window of its own size from each image, padded with black; all are equally likely."""
+    (height, width), device = images.shape[2:], images.device
+    offsets = (on_device(draws, device) * (2 * padding + 1)).long().clamp_(max=2 * padding)
+    padded = F.pad(images, (padding, padding, padding, padding))
+    # A view of every possible window: picking one per image copies runs of W bytes, no index per
+    # pixel is ever made.
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)
+    return windows[torch.arange(len(images), device=device), :, offsets[:, 0], offsets[:, 1]]
 
 
-def _flip(images: Tensor, draws: Tensor) -> Tensor:
-    return flip_horizontally(images, on_device(draws[:, 0] < 0.5, images.device))
+def flip(images: Tensor, draws: Tensor) -> Tensor:
+    """Mirror half of the images left to right."""
+    flipped = on_device(draws[:, 0] < 0.5, images.device)
+    # Picking whole images out of both versions is seven times faster than torch.where on uint8.
+    both = torch.cat([images, images.flip(3)])
+    places = torch.arange(len(flipped), device=flipped.device) + flipped * len(flipped)
+    return both.index_select(0, places)
 
 
 def _brightness(images: Tensor, draws: Tensor, *, change: float) -> Tensor:
@@ -82,13 +88,19 @@ def _brightness(images: Tensor, draws: Tensor, *, change: float) -> Tensor:
     return adjust_brightness(images.float(), factors).to(torch.uint8)
 
 
-def _cutout(images: Tensor, draws: Tensor, *, side: int) -> Tensor:
-    """Blacken a square whose centre is uniform over all pixels (arXiv 1708.04552)."""
-    rows, columns = (
-        on_device((draws[:, axis] * length).long().clamp_(max=length - 1), images.device)
-        for axis, length in enumerate(images.shape[2:])
-    )
-    return cut_out(images, rows, columns, side)
+def cut_out(images: Tensor, draws: Tensor, *, side: int) -> Tensor:
+    """Blacken a square whose centre (y, x) is uniform over all pixels (arXiv 1708.04552).
+
+    It covers the rows ``y - side // 2`` to ``y - side // 2 + side - 1``, and the columns likewise;
+    parts of it outside the image have no effect.
+    """
+    inside: list[Tensor] = []
+    for axis, length in enumerate(images.shape[2:]):
+        centre = on_device((draws[:, axis] * length).long().clamp_(max=length - 1), images.device)
+        offset = torch.arange(length, device=images.device) - (centre[:, None] - side // 2)
+        inside.append((offset >= 0) & (offset < side))
+    kept = ~(inside[0][:, :, None] & inside[1][:, None, :])
+    return images * kept[:, None]
 
 
 def _resized_crop(images: Tensor, draws: Tensor, *, size: int) -> Tensor:
@@ -237,18 +249,18 @@ def _operation(name: str, number: float | None, size: int) -> Operation:
         case "crop":
             # The published 4 pixels at 32: on smaller images they would cut half the object away.
             padding = max(1, size // 8) if number is None else int(number)
-            return Operation(num_draws=2, change=partial(_crop, padding=padding))
+            return Operation(num_draws=2, change=partial(crop, padding=padding))
         case "resized_crop":
             change = partial(_resized_crop, size=size)
             return Operation(num_draws=NUM_CROP_DRAWS, change=change, resizes=True)
         case "flip":
-            return Operation(num_draws=1, change=_flip)
+            return Operation(num_draws=1, change=flip)
         case "brightness":
             change = partial(_brightness, change=63 / 255 if number is None else number)
             return Operation(num_draws=1, change=change, takes_levels=True)
         case "cutout":
             side = size // 2 if number is None else int(number)
-            return Operation(num_draws=2, change=partial(_cutout, side=side))
+            return Operation(num_draws=2, change=partial(cut_out, side=side))
         case "autoaugment":
             return _planned(autoaugment, 5, fill=128)
         case "randaugment":
@@ -319,10 +331,6 @@ class Augmentation:
     def to(self, device: torch.device) -> "Augmentation":
         """Return the same transform with its constants on ``device``."""
         return replace(self, scale=self.scale.to(device), shift=self.shift.to(device))
-
-    def with_operations(self, operations: Sequence[Operation]) -> "Augmentation":
-        """Return a transform with other operations and the same normalisation."""
-        return replace(self, operations=tuple(operations))
 
     def normalise(self, images: Tensor, channels_last: bool = False) -> Tensor:
         """Apply the test transform: ``(x / 255 - mean) / std``.

@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import accumulate
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from grace.data.augmentation import Augmentation
 from grace.data.image_changes import NUM_CROP_DRAWS, on_device
-from grace.data.images import CroppableImages, LabelledImages, TensorImages
+from grace.data.images import LabelledImages, TensorImages
 
 _CPU = torch.device("cpu")
 
@@ -196,21 +197,17 @@ def _augmented(
     ``sizes`` count images.
     """
     images, places = data.images, _places(data, order)
-    if augmentation.crops_at_random and isinstance(images, CroppableImages):
-        crop_draws, source = drawn[:, :NUM_CROP_DRAWS], images
-        # The rest follows once the files are decoded.
-        drawn = drawn[:, NUM_CROP_DRAWS:]
-        augmentation = augmentation.with_operations(augmentation.operations[1:])
-        # Each view is a crop of its own.
-        crop_places = _repeated(places, views)
+    crop_draws = None
+    if augmentation.crops_at_random and images.has_files:
+        # They are cropped while they are decoded, each view anew. The rest follows.
+        crop_draws, drawn = drawn[:, :NUM_CROP_DRAWS], drawn[:, NUM_CROP_DRAWS:]
+        augmentation = replace(augmentation, operations=augmentation.operations[1:])
+        places = _repeated(places, views)
 
-        def fetch(start: int, end: int) -> Tensor:
-            return source.gather_crops(crop_places[start:end], crop_draws[start:end])
-
-    else:
-
-        def fetch(start: int, end: int) -> Tensor:
-            return _repeated(images.gather(places[start // views : end // views]), views)
+    def fetch(start: int, end: int) -> Tensor:
+        if crop_draws is not None:
+            return images.gather_crops(places[start:end], crop_draws[start:end])
+        return _repeated(images.gather(places[start // views : end // views]), views)
 
     draws = drawn if augmentation.plans_on_cpu else drawn.to(device)
 

@@ -66,8 +66,8 @@ class Reading:
 
     ``use`` says what the images are for. A *learner* uses each image once and refuses an image with
     two classes. An *experiment* measures a data set as it is: copies among the training images are
-    only counted, but test images among them are refused, because they would falsify the accuracy.
-    A *benchmark* only counts these too, because published results include them.
+    used, but test images among them are refused, because they would falsify the accuracy.
+    A *benchmark* only counts these, because published results include them.
     """
 
     channels: Literal[1, 3] = 3

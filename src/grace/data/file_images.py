@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from PIL import Image
@@ -18,14 +18,15 @@ from typing_extensions import override
 from grace.data.decoders import as_array
 from grace.data.decoding import Reading, decode, letterboxed, naming
 from grace.data.image_changes import crop_boxes
-from grace.data.images import CroppableImages
+from grace.data.images import Images
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class FileImages(CroppableImages):
+class FileImages(Images):
     """Image files that threads decode on demand; pixels are not kept."""
 
+    has_files: ClassVar[bool] = True
     paths: Sequence[Path]
     reading: Reading
     """Its size is the side of the squares of ``gather``, and ``shorter`` the length of the shorter

@@ -14,10 +14,10 @@ from grace.base.errors import GraceError
 from grace.base.words import counted, did_you_mean, printable
 from grace.data.decoders import Look, look_at_all
 from grace.data.decoding import Reading
-from grace.data.folder_tree import NO_IMAGE, FolderTree, ImageFile, scan, spelling, twins
+from grace.data.folder_tree import FolderTree, ImageFile, scan, spelling, twins
 
-Severity = Literal["error", "warning", "note"]
-"""Errors are refused; warnings may give poor accuracy; notes are for information."""
+Severity = Literal["error", "warning"]
+"""Errors are refused; warnings may give poor accuracy."""
 Looks = Sequence[Look | GraceError]
 """For each file its properties, or the error if it cannot be read."""
 
@@ -120,12 +120,9 @@ def _files(tree: FolderTree) -> Iterator[Finding]:
     empty = [_shown(folder.path, tree.root) for folder in tree.folders if not folder.images]
     remedy = "add images (JPEG, PNG, WebP, BMP or TIFF), or remove the folders"
     yield from _found("error", "class folders without images", empty, remedy)
-    odd = [f"{_shown(path, tree.root)} ({why})" for path, why in tree.ignored if why != NO_IMAGE]
-    remedy = "put images into class folders"
-    yield from _found("warning", "files and folders that are not used", odd, remedy)
-    others = [_shown(path, tree.root) for path, why in tree.ignored if why == NO_IMAGE]
-    remedy = "convert them to JPEG or PNG if they are to be learned"
-    yield from _found("note", "files that are no images, which are ignored", others, remedy)
+    others = [f"{_shown(path, tree.root)} ({why})" for path, why in tree.ignored]
+    remedy = "put images into class folders, as JPEG or PNG"
+    yield from _found("warning", "files and folders that are not used", others, remedy)
 
 
 def _shown(path: Path, root: Path) -> str:
@@ -184,7 +181,6 @@ def _judge_copies(
     for place, look in enumerate(looks):
         if isinstance(look, Look):
             places[look.key].append(place)
-    repeated: list[int] = []
     shared: list[tuple[int, int]] = []
     tested: list[tuple[int, int]] = []
     left_out: set[int] = set()
@@ -193,7 +189,6 @@ def _judge_copies(
         for part in (train, test):
             others = [p for p in part if files[p].class_name != files[part[0]].class_name]
             shared += [(part[0], place) for place in others]
-            repeated += [] if others else part[1:]
             left_out.update((part if others else part[1:]) if is_learner else ())
         if train and test:
             tested.append((train[0], test[0]))
@@ -201,17 +196,14 @@ def _judge_copies(
 
     def listed() -> Iterator[Finding]:
         skip, leaves = ", or set data.skip_duplicates=true", ", which are left out"
-        severity: Severity = "error" if is_learner and not skips else "warning"
-        what = "images in two classes" + leaves * (is_learner and skips)
-        pairs = [f"{shown[first]} and {shown[second]}" for first, second in sorted(shared)]
-        yield from _found(severity, what, pairs, f"remove the wrong one of each{skip * is_learner}")
-        severity = "error" if reading.use != "benchmark" and not skips else "warning"
-        what = "training images that are test images too" + leaves * skips
-        pairs = [f"{shown[first]} and {shown[second]}" for first, second in sorted(tested)]
-        yield from _found(severity, what, pairs, f"remove one of each{skip}")
-        what = "further copies of images of the same class" + ", which are used once" * is_learner
-        again = [shown[place] for place in sorted(repeated)]
-        yield from _found("note", what, again, "remove them if you like")
+        for what, pairs, is_refused, can_skip in (
+            ("images in two classes", shared, is_learner, is_learner),
+            ("training images that are test images too", tested, reading.use != "benchmark", True),
+        ):
+            severity: Severity = "error" if is_refused and not skips else "warning"
+            where = [f"{shown[first]} and {shown[second]}" for first, second in sorted(pairs)]
+            remedy = "remove the wrong one of each" + skip * can_skip
+            yield from _found(severity, what + leaves * (skips and can_skip), where, remedy)
 
     return listed(), left_out
 
@@ -257,10 +249,6 @@ class Examination:
     """The worst first."""
     num_images: int
     """Image files in class folders, readable or not."""
-    smallest: tuple[int, int] | None
-    """Width and height of the readable image with the fewest pixels; ``None``: no image."""
-    largest: tuple[int, int] | None
-    """Width and height of the readable image with the most pixels."""
 
     @property
     def is_ready(self) -> bool:
@@ -271,7 +259,7 @@ class Examination:
     def verdict(self) -> str:
         """One sentence: what to change first, or that the images are ready."""
         first = self.findings[0] if self.findings else None
-        if first is None or first.severity == "note":
+        if first is None:
             num_images = sum(count.train for count in self.classes.values())
             classes = counted(len(self.classes), "class", "classes")
             return f"Ready: {counted(num_images, 'image')} of {classes} can be learned."
@@ -303,18 +291,13 @@ def examine(
     learnt = [unicodedata.normalize("NFC", name) for name in known_classes or ()]
     numbers = {name: counts[name]["train"] for name in tree.class_names}
     findings = [*judge_layout(tree, reading), *judged, *_advice(numbers, learnt)]
-    order = ("error", "warning", "note")
-    readable = {look.size for look in looks if isinstance(look, Look)}
-    sizes = sorted(readable, key=lambda size: (size[0] * size[1], size))
     return Examination(
         classes={
             name: ClassCount(**count, is_new=None if known_classes is None else name not in learnt)
             for name, count in counts.items()
         },
-        findings=sorted(findings, key=lambda finding: order.index(finding.severity)),
+        findings=sorted(findings, key=lambda finding: finding.severity),
         num_images=len(files),
-        smallest=sizes[0] if sizes else None,
-        largest=sizes[-1] if sizes else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Changes of the pixels of whole batches: crops, flips, holes, and those of AutoAugment.
+"""Changes of the pixels of whole batches: resized crops, and those of AutoAugment.
 
 Shapes: B images in a batch, M of them with one change, C channels (1 or 3), H×W pixels; a resized
 crop has S×S pixels.
@@ -17,7 +17,6 @@ from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 TRIES = 10
 """Attempts at a crop box that fits, before the fallback (torchvision's)."""
@@ -102,30 +101,6 @@ def on_device(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device)
 
 
-def crop_with_padding(images: Tensor, rows: Tensor, columns: Tensor, padding: int) -> Tensor:
-    """Pad images with black and cut a window of their own size from each.
-
-    Args:
-        images: (B, C, H, W) uint8.
-        rows: (B,) int64 in 0..2·padding, top of each window in the padded image.
-        columns: (B,) int64 in 0..2·padding, left of each window in the padded image.
-        padding: black pixels added on each side.
-    """
-    height, width = images.shape[2:]
-    padded = F.pad(images, (padding, padding, padding, padding))
-    # A view of every possible window: picking one per image copies runs of W bytes, no index per
-    # pixel is ever made.
-    windows = padded.unfold(2, height, 1).unfold(3, width, 1)
-    return windows[torch.arange(len(images), device=images.device), :, rows, columns]
-
-
-def flip_horizontally(images: Tensor, flip: Tensor) -> Tensor:
-    """Mirror the images (B, C, H, W) left to right where ``flip`` (B,) is true."""
-    # Picking whole images out of both versions is seven times faster than torch.where on uint8.
-    both = torch.cat([images, images.flip(3)])
-    return both.index_select(0, torch.arange(len(flip), device=flip.device) + flip * len(flip))
-
-
 def adjust_brightness(images: Tensor, factors: Tensor) -> Tensor:
     """Multiply grey levels by a factor per image: ``⌊min(255, f · x)⌋``, as PIL and torchvision.
 
@@ -134,27 +109,6 @@ def adjust_brightness(images: Tensor, factors: Tensor) -> Tensor:
         factors: (B,) non-negative.
     """
     return images.mul_(factors[:, None, None, None]).clamp_(max=255).floor_()
-
-
-def cut_out(images: Tensor, rows: Tensor, columns: Tensor, side: int) -> Tensor:
-    """Blacken a square of each image; parts of it outside the image have no effect.
-
-    The square covers the rows ``y - side // 2`` to ``y - side // 2 + side - 1``, and the columns
-    likewise.
-
-    Args:
-        images: (B, C, H, W) uint8 or float.
-        rows: (B,) int64 in 0..H-1, the row y of each square's centre.
-        columns: (B,) int64 in 0..W-1, the column of each square's centre.
-        side: side of the square in pixels.
-    """
-    down, across = (
-        torch.arange(length, device=images.device) - (centre[:, None] - side // 2)
-        for centre, length in zip((rows, columns), images.shape[2:], strict=True)
-    )
-    in_rows, in_columns = ((offset >= 0) & (offset < side) for offset in (down, across))
-    kept = ~(in_rows[:, :, None] & in_columns[:, None, :])
-    return images * kept[:, None]
 
 
 Change = tuple[str, float]

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ from grace.data.image_changes import crop_boxes, resized_crop
 
 class Images(ABC):
     """An ordered collection of N images that are read by index."""
+
+    has_files: ClassVar[bool] = False
+    """Some of them may be files, larger than ``gather`` gives them: ``gather_crops`` takes these at
+    full size."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -33,6 +37,15 @@ class Images(ABC):
     @abstractmethod
     def gather(self, indices: Tensor) -> Tensor:
         """Return the images at ``indices`` (B,), as uint8 (B, C, H, W), deterministically."""
+
+    def gather_crops(self, indices: Tensor, draws: Tensor) -> Tensor:
+        """Return random resized crops of the images at ``indices`` (B,), uint8 (B, C, H, W).
+
+        ``draws`` (B, 22) decide the boxes: see ``image_changes.crop_boxes``.
+        """
+        boxes = crop_boxes(draws, *self.shape[1:])
+        crops = resized_crop(self.gather(indices).cpu(), boxes, self.shape[1])
+        return crops.round_().clamp_(0, 255).to(torch.uint8)
 
     @abstractmethod
     def subset(self, indices: Tensor) -> "Images":
@@ -54,17 +67,6 @@ class Images(ABC):
             places = torch.arange(start, min(start + 1000, len(self)))
             digest.update(self.gather(places).cpu().contiguous().numpy().tobytes())
         return digest.digest()
-
-
-class CroppableImages(Images):
-    """Images that are stored larger than ``gather`` gives them, and can be cropped at full size."""
-
-    @abstractmethod
-    def gather_crops(self, indices: Tensor, draws: Tensor) -> Tensor:
-        """Return random resized crops of the images at ``indices`` (B,), uint8 (B, C, H, W).
-
-        ``draws`` (B, 22) decide the boxes: see ``image_changes.crop_boxes``.
-        """
 
 
 @final
@@ -163,7 +165,7 @@ class Dataset:
 
 
 @final
-class JoinedImages(CroppableImages):
+class JoinedImages(Images):
     """Images of several collections of one image shape; some may be files.
 
     They stay on the CPU, through which files are read: exemplars on a GPU would be copied back for
@@ -174,6 +176,8 @@ class JoinedImages(CroppableImages):
         owners: (N,) number of the part of each image; ``None``: all images, part by part.
         rows: (N,) its place in the part.
     """
+
+    has_files = True
 
     def __init__(
         self, parts: Sequence[Images], owners: Tensor | None = None, rows: Tensor | None = None
@@ -203,14 +207,9 @@ class JoinedImages(CroppableImages):
 
     @override
     def gather_crops(self, indices: Tensor, draws: Tensor) -> Tensor:
-        def crop(part: Images, own: Tensor, places: Tensor) -> Tensor:
-            if isinstance(part, CroppableImages):
-                return part.gather_crops(own, draws[places])
-            boxes = crop_boxes(draws[places], *part.shape[1:])
-            crops = resized_crop(part.gather(own).cpu(), boxes, self.shape[1])
-            return crops.round_().clamp_(0, 255).to(torch.uint8)
-
-        return self._collect(indices, crop)
+        return self._collect(
+            indices, lambda part, own, places: part.gather_crops(own, draws[places])
+        )
 
     @override
     def subset(self, indices: Tensor) -> "Images":

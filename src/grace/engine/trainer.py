@@ -358,7 +358,7 @@ class Trainer:
         phase, recipe = run.phase, run.phase.recipe
         augmentation = self._augmentation
         if phase.augmentation is not None:
-            augmentation = augmentation.with_operations(phase.augmentation)
+            augmentation = replace(augmentation, operations=tuple(phase.augmentation))
         if phase.rows:
             batches = self._row_batches(phase, epoch)
         else:
