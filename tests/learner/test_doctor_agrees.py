@@ -99,8 +99,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, tiny_backbones: None) -> Pat
     first = load_update(folder(place / "first", "ant", "bee"), Reading(3, 16))
     method = Replay.Settings(base=ts.recipe(), update=ts.recipe())
     learner = Learner.create(ts.settings(method), shape=(3, 16, 16), directory=place / "model")
-    names = [first.class_names[label] for label in first.train.labels.tolist()]
-    learner.update(first.train.images, names)
+    learner.update(first.train.images, first.classes_of(first.train))
     return place / "model"
 
 

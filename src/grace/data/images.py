@@ -163,6 +163,10 @@ class Dataset:
     notes: Sequence[str] = ()
     """Remarks on loading, e.g. "12 test images are also training images"."""
 
+    def classes_of(self, part: LabelledImages) -> list[str]:
+        """Return the class name of each image of a part."""
+        return [self.class_names[label] for label in part.labels.tolist()]
+
 
 @final
 class JoinedImages(Images):

@@ -169,11 +169,10 @@ class LearnCall:
         # It imports numpy and Pillow, which --help does not need.
         from grace.data.findings import sound_tree
 
-        tree, _ = sound_tree(self.images, self.reading)
-        names = {file.class_name for file in tree.files if not file.is_test}
+        names = sound_tree(self.images, self.reading)[0].class_names
         if self.store is None and len(names) == 1:
             raise GraceError(
-                f"'{self.images}' has images of one class, '{min(names)}': the first update of a "
+                f"'{self.images}' has images of one class, '{names[0]}': the first update of a "
                 "learner needs at least two",
                 "add a folder with images of another class",
             )

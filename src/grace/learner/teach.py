@@ -70,15 +70,12 @@ class _FolderUpdate:
         self._call = call
         self._progress = progress
         folder = load_update(call.images, call.reading)
-        names = self.class_names = list(folder.class_names)
-        train, test = (
-            (part.images, [names[label] for label in part.labels.tolist()])
-            for part in (folder.train, folder.test)
-        )
+        self.class_names = list(folder.class_names)
+        tests = (folder.test.images, folder.classes_of(folder.test))
         self._given: dict[str, Any] = {
-            "images": train[0],
-            "labels": train[1],
-            "validation": test if len(folder.test) else None,
+            "images": folder.train.images,
+            "labels": folder.classes_of(folder.train),
+            "validation": tests if len(folder.test) else None,
         }
         for note in folder.notes:
             _warn(note)
