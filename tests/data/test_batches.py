@@ -11,13 +11,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grace.data.augmentation import Augmentation, build_augmentation
+from grace.data.augmentation import Augmentation, Operation, build_augmentation
 from grace.data.batches import (
     WantedRows,
-    augmented_batches,
     batch_sizes,
     epoch_batches,
-    ordered_batches,
 )
 from grace.data.decoding import Reading
 from grace.data.file_images import FileImages
@@ -147,21 +145,22 @@ def test_sizes_of_batches(num_images: int, batch_size: int, sizes: list[int]) ->
 
 
 def test_large_batches_are_not_put_together() -> None:
-    normalise = build_augmentation("none", MEAN, STD, 200).normalise
     fetched: list[int] = []
 
-    def noted(pixels: Tensor) -> Tensor:
+    def noted(pixels: Tensor, _draws: Tensor) -> Tensor:
         fetched.append(len(pixels))
-        return normalise(pixels)
+        return pixels
 
-    list(ordered_batches(made(10, size=200), 4, noted))
+    plain = build_augmentation("none", MEAN, STD, 200)
+    noting = replace(plain, operations=(Operation(num_draws=0, change=noted),))
+    list(epoch_batches(made(10, size=200), 4, None, noting, None))
     assert fetched == [4, 4, 2]
 
 
-def test_ordered_batches_keep_the_order() -> None:
+def test_without_operations_batches_are_the_test_transform_in_order() -> None:
     augmentation = build_augmentation("cifar", MEAN, STD, 8)
-    data = made(11)
-    batches = list(ordered_batches(data, 4, augmentation.normalise))
+    data, plain = made(11), replace(augmentation, operations=())
+    batches = list(epoch_batches(data, 4, None, plain, None))
     assert torch.cat([labels for _, labels in batches]).tolist() == list(range(11))
     everything = torch.cat([images for images, _ in batches])
     assert torch.equal(everything, augmentation.normalise(data.images.gather(torch.arange(11))))
@@ -229,7 +228,7 @@ def batches_of(
     kind: str, data: LabelledImages, augmentation: Augmentation, last: bool
 ) -> Iterable[tuple[Tensor, Tensor]]:
     if kind == "once":
-        return augmented_batches(data, 7, augmentation, seeded(3), channels_last=last)
+        return epoch_batches(data, 7, None, augmentation, seeded(3), channels_last=last)
     rows = (lambda size: slice(1, 3)) if kind == "rows" else None
     return epoch_batches(data, 5, seeded(1), augmentation, seeded(2), channels_last=last, rows=rows)
 

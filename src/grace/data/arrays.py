@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import distribution
 
@@ -141,8 +142,8 @@ def finish(source: Dataset, settings: DataSettings) -> Dataset:
         notes[0] += "; the training copies were dropped"
         kept = [place for place, key in enumerate(keys) if key not in tested]
         train = train.subset(torch.tensor(kept, dtype=torch.int64))
-    return Dataset(
-        name=source.name,
+    return replace(
+        source,
         train=train,
         test=test,
         class_names=[source.class_names[label] for label in chosen],

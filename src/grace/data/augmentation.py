@@ -29,7 +29,6 @@ from torch import Tensor
 from grace.data.image_changes import (
     NUM_CROP_DRAWS,
     Change,
-    adjust_brightness,
     change_images,
     crop_boxes,
     is_signed,
@@ -81,11 +80,11 @@ def flip(images: Tensor, draws: Tensor) -> Tensor:
 
 
 def _brightness(images: Tensor, draws: Tensor, *, change: float) -> Tensor:
-    """Multiply the levels of each image by a factor U[1 - change, 1 + change]."""
-    factors = on_device(1 + change * (2 * draws[:, 0] - 1), images.device)
+    """Multiply the levels of each image by a factor U[1 - change, 1 + change]; cut off at 255."""
+    factors = on_device(1 + change * (2 * draws[:, 0] - 1), images.device)[:, None, None, None]
     if images.is_floating_point():
-        return adjust_brightness(images, factors)
-    return adjust_brightness(images.float(), factors).to(torch.uint8)
+        return images.mul_(factors).clamp_(max=255).floor_()
+    return (images * factors).clamp_(max=255).to(torch.uint8)
 
 
 def cut_out(images: Tensor, draws: Tensor, *, side: int) -> Tensor:
@@ -245,32 +244,34 @@ _NAMED: Mapping[str, Sequence[str]] = {
 
 def _operation(name: str, number: float | None, size: int) -> Operation:
     """Make one operation; without a number, the published one at this size."""
+    # The published border is 4 pixels at 32: on smaller images it would cut half the object away.
+    published = {
+        "crop": max(1, size // 8),
+        "brightness": 63 / 255,
+        "cutout": size // 2,
+        **dict.fromkeys(("autocontrast", "equalize", "invert"), 0.5),
+    }
+    number = published.get(name, 9) if number is None else number
     match name:
         case "crop":
-            # The published 4 pixels at 32: on smaller images they would cut half the object away.
-            padding = max(1, size // 8) if number is None else int(number)
-            return Operation(num_draws=2, change=partial(crop, padding=padding))
+            return Operation(num_draws=2, change=partial(crop, padding=int(number)))
         case "resized_crop":
             change = partial(_resized_crop, size=size)
             return Operation(num_draws=NUM_CROP_DRAWS, change=change, resizes=True)
         case "flip":
             return Operation(num_draws=1, change=flip)
         case "brightness":
-            change = partial(_brightness, change=63 / 255 if number is None else number)
+            change = partial(_brightness, change=number)
             return Operation(num_draws=1, change=change, takes_levels=True)
         case "cutout":
-            side = size // 2 if number is None else int(number)
-            return Operation(num_draws=2, change=partial(cut_out, side=side))
+            return Operation(num_draws=2, change=partial(cut_out, side=int(number)))
         case "autoaugment":
             return _planned(autoaugment, 5, fill=128)
         case "randaugment":
-            magnitude = 9 if number is None else int(number)
-            return _planned(partial(randaugment, magnitude=magnitude), 4)
+            return _planned(partial(randaugment, magnitude=int(number)), 4)
         case "autocontrast" | "equalize" | "invert":
-            share = 0.5 if number is None else number
-            return _planned(partial(_share, name=name, share=share), 1)
-    largest = 9 if number is None else int(number)
-    plan = partial(one_change, name=name, largest=largest)
+            return _planned(partial(_share, name=name, share=number), 1)
+    plan = partial(one_change, name=name, largest=int(number))
     return _planned(plan, 1 + is_signed(name), fill=128)
 
 

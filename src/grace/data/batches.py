@@ -15,7 +15,7 @@ from torch import Tensor
 
 from grace.data.augmentation import Augmentation
 from grace.data.image_changes import NUM_CROP_DRAWS, on_device
-from grace.data.images import LabelledImages, TensorImages
+from grace.data.images import Images, LabelledImages, TensorImages
 
 _CPU = torch.device("cpu")
 
@@ -26,16 +26,16 @@ WantedRows = Callable[[int], slice]
 def epoch_batches(
     data: LabelledImages,
     batch_size: int,
-    order_generator: torch.Generator,
+    order_generator: torch.Generator | None,
     augmentation: Augmentation,
-    augment_generator: torch.Generator,
+    augment_generator: torch.Generator | None,
     *,
     device: torch.device = _CPU,
     channels_last: bool = False,
     rows: WantedRows | None = None,
     views: int = 1,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield one epoch of uniformly shuffled, augmented batches; the last one may be smaller.
+    """Yield one epoch of augmented batches, uniformly shuffled; the last one may be smaller.
 
     A last batch of a single image joins the one before it; see ``batch_sizes``. With V views every
     image is augmented V times, and its V rows follow each other.
@@ -43,10 +43,11 @@ def epoch_batches(
     Args:
         data: N images; in memory on ``device`` for speed (``data.to(device)``), or in files.
         batch_size: images per batch, at least 1.
-        order_generator: CPU generator of the permutation, drawn from once.
+        order_generator: CPU generator of the permutation, drawn from once; ``None``: dataset order.
         augmentation: training transform, its constants on ``device`` for speed.
         augment_generator: CPU generator of the (N·V, K) draws, drawn from once: the n-th image of
-            the epoch takes rows n·V to n·V + V - 1, however the epoch is cut into batches.
+            the epoch takes rows n·V to n·V + V - 1, however the epoch is cut into batches. ``None``
+            for a transform without operations.
         device: where batches are made and given.
         channels_last: give images channels-last strides.
         rows: the images of each batch that this process computes; ``None``: all. Draws are made for
@@ -61,13 +62,26 @@ def epoch_batches(
         docs/protocols.md#augmentation.
     """
     assert views >= 1
-    order = torch.randperm(len(data), generator=order_generator)
+    order = torch.arange(len(data))
+    if order_generator is not None:
+        order = torch.randperm(len(data), generator=order_generator)
     drawn = torch.rand(len(data) * views, augmentation.num_draws, generator=augment_generator)
     sizes = batch_sizes(len(data), batch_size)
     if rows is not None:
         wanted, sizes = _wanted(sizes, rows)
         order, drawn = order[wanted], drawn.unflatten(0, (len(data), views))[wanted].flatten(0, 1)
-    yield from _augmented(data, order, drawn, sizes, augmentation, device, channels_last, views)
+    crop_draws = None
+    if augmentation.crops_at_random and data.images.has_files:
+        # They are cropped while they are decoded. The rest follows.
+        crop_draws, drawn = drawn[:, :NUM_CROP_DRAWS], drawn[:, NUM_CROP_DRAWS:]
+        augmentation = replace(augmentation, operations=augmentation.operations[1:])
+    draws = drawn if augmentation.plans_on_cpu else drawn.to(device)
+
+    def finish(pixels: Tensor, start: int, end: int) -> Tensor:
+        return augmentation.apply(pixels, draws[start:end], channels_last)
+
+    fetch, num_rows = _fetch(data.images, order, crop_draws, views), [n * views for n in sizes]
+    return _batches(data, _repeated(order, views), num_rows, fetch, finish, device)
 
 
 def row_batches(
@@ -103,64 +117,6 @@ def row_batches(
         yield {name: values[chosen] for name, values in rows.items()}, labels[chosen]
 
 
-def augmented_batches(
-    data: LabelledImages,
-    batch_size: int,
-    augmentation: Augmentation,
-    augment_generator: torch.Generator,
-    *,
-    device: torch.device = _CPU,
-    channels_last: bool = False,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield all images in dataset order, each augmented once.
-
-    Args:
-        data: N images.
-        batch_size: images per batch, at least 1; the last one may be smaller.
-        augmentation: training transform.
-        augment_generator: CPU generator of the (N, K) draws.
-        device: where batches are made and given.
-        channels_last: images have channels-last strides.
-
-    Yields:
-        Images (B, C, H, W) float32 and class indices (B,) int64, both on ``device``.
-    """
-    order = torch.arange(len(data))
-    drawn = torch.rand(len(data), augmentation.num_draws, generator=augment_generator)
-    sizes = batch_sizes(len(data), batch_size)
-    return _augmented(data, order, drawn, sizes, augmentation, device, channels_last)
-
-
-def ordered_batches(
-    data: LabelledImages,
-    batch_size: int,
-    transform: Callable[[Tensor], Tensor],
-    *,
-    device: torch.device = _CPU,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield all images in dataset order through a fixed transform.
-
-    Args:
-        data: N images.
-        batch_size: images per batch, at least 1; the last one may be smaller.
-        transform: uint8 (B, C, H, W) → float32, e.g. ``augmentation.normalise``.
-        device: where batches are made and given.
-
-    Yields:
-        Images (B, C, H, W) float32 and class indices (B,) int64, both on ``device``.
-    """
-    order = torch.arange(len(data))
-    places = _places(data, order)
-    return _batches(
-        data,
-        order,
-        batch_sizes(len(data), batch_size),
-        lambda start, end: data.images.gather(places[start:end]),
-        lambda pixels, start, end: transform(pixels),
-        device,
-    )
-
-
 def batch_sizes(num_images: int, batch_size: int) -> list[int]:
     """Return the number of images of each batch; a single last image joins the batch before it.
 
@@ -182,40 +138,18 @@ def _wanted(sizes: Sequence[int], rows: WantedRows) -> tuple[Tensor, list[int]]:
     return places, [len(part) for part in found]
 
 
-def _augmented(
-    data: LabelledImages,
-    order: Tensor,
-    drawn: Tensor,
-    sizes: Sequence[int],
-    augmentation: Augmentation,
-    device: torch.device,
-    channels_last: bool,
-    views: int = 1,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Augment the images at ``order`` (N,) by the numbers ``drawn`` (N·V, K), V views of each.
-
-    ``sizes`` count images.
-    """
-    images, places = data.images, _places(data, order)
-    crop_draws = None
-    if augmentation.crops_at_random and images.has_files:
-        # They are cropped while they are decoded, each view anew. The rest follows.
-        crop_draws, drawn = drawn[:, :NUM_CROP_DRAWS], drawn[:, NUM_CROP_DRAWS:]
-        augmentation = replace(augmentation, operations=augmentation.operations[1:])
-        places = _repeated(places, views)
-
-    def fetch(start: int, end: int) -> Tensor:
-        if crop_draws is not None:
-            return images.gather_crops(places[start:end], crop_draws[start:end])
-        return _repeated(images.gather(places[start // views : end // views]), views)
-
-    draws = drawn if augmentation.plans_on_cpu else drawn.to(device)
-
-    def finish(pixels: Tensor, start: int, end: int) -> Tensor:
-        return augmentation.apply(pixels, draws[start:end], channels_last)
-
-    num_rows = [size * views for size in sizes]
-    return _batches(data, _repeated(order, views), num_rows, fetch, finish, device)
+def _fetch(
+    images: Images, order: Tensor, crop_draws: Tensor | None, views: int
+) -> Callable[[int, int], Tensor]:
+    """Return the function that reads the pixels of the rows from a start to an end."""
+    if isinstance(images, TensorImages):
+        # To the pixels' device once, not piece by piece.
+        order = order.to(images.pixels.device)
+    if crop_draws is None:
+        return lambda a, b: _repeated(images.gather(order[a // views : b // views]), views)
+    # Each view is a crop of its own.
+    places = _repeated(order, views)
+    return lambda a, b: images.gather_crops(places[a:b], crop_draws[a:b])
 
 
 def _repeated(values: Tensor, views: int) -> Tensor:
@@ -269,9 +203,3 @@ def _prefetched(
             # An abandoned or failed epoch waits for at most the piece being read.
             for future in waiting:
                 future.cancel()
-
-
-def _places(data: LabelledImages, order: Tensor) -> Tensor:
-    """Move the order to the pixels' device once, not piece by piece."""
-    images = data.images
-    return order.to(images.pixels.device) if isinstance(images, TensorImages) else order

@@ -47,44 +47,39 @@ class _Archive:
         return [*self.train, self.test, self.class_names]
 
 
-_CIFAR10 = _Archive(
-    num_classes=10,
-    md5="c32a1d4ab5d03f1284b67883e8d87530",
-    folder="cifar-10-batches-bin",
-    train=[f"data_batch_{number}.bin" for number in range(1, 6)],
-    test="test_batch.bin",
-    class_names="batches.meta.txt",
-    num_labels=1,
-)
-_CIFAR100 = _Archive(
-    num_classes=100,
-    md5="03b5dce01913d631647c71ecec9e9cb8",
-    folder="cifar-100-binary",
-    train=["train.bin"],
-    test="test.bin",
-    class_names="fine_label_names.txt",
-    num_labels=2,
-)
+_ARCHIVES = {
+    "cifar10": _Archive(
+        num_classes=10,
+        md5="c32a1d4ab5d03f1284b67883e8d87530",
+        folder="cifar-10-batches-bin",
+        train=[f"data_batch_{number}.bin" for number in range(1, 6)],
+        test="test_batch.bin",
+        class_names="batches.meta.txt",
+        num_labels=1,
+    ),
+    "cifar100": _Archive(
+        num_classes=100,
+        md5="03b5dce01913d631647c71ecec9e9cb8",
+        folder="cifar-100-binary",
+        train=["train.bin"],
+        test="test.bin",
+        class_names="fine_label_names.txt",
+        num_labels=2,
+    ),
+}
 
 
-def load_cifar10(settings: DataSettings) -> Dataset:
-    """Load CIFAR-10 from ``root/cifar-10-batches-bin``; missing files are downloaded.
+def load_cifar(settings: DataSettings) -> Dataset:
+    """Load CIFAR-10, or CIFAR-100 with its fine labels; missing files are downloaded.
 
-    ``root`` defaults to ``~/.cache/grace``, or ``$XDG_CACHE_HOME/grace`` where that is set.
-    The checksum of the archive is verified; of files on disk, only sizes and labels are checked.
+    They lie in ``root/cifar-10-batches-bin`` or ``root/cifar-100-binary``, where ``root`` defaults
+    to ``~/.cache/grace``, or ``$XDG_CACHE_HOME/grace`` where that is set. The checksum of the
+    archive is verified; of files on disk, only sizes and labels are checked.
 
     Raises:
         GraceError: if the files are missing and cannot be downloaded, or are damaged.
     """
-    return _load(settings, _CIFAR10)
-
-
-def load_cifar100(settings: DataSettings) -> Dataset:
-    """Load CIFAR-100, with its fine labels, as ``load_cifar10`` does."""
-    return _load(settings, _CIFAR100)
-
-
-def _load(settings: DataSettings, archive: _Archive) -> Dataset:
+    archive = _ARCHIVES[settings.source]
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     root = given_path(settings.root or f"{caches}/grace")
     folder = root / archive.folder
@@ -97,7 +92,7 @@ def _load(settings: DataSettings, archive: _Archive) -> Dataset:
     if len(names) != archive.num_classes:
         raise GraceError(f"'{path}' does not name {archive.num_classes} classes", _ANEW)
     whole = Dataset(
-        name=f"cifar{archive.num_classes}",
+        name=settings.source,
         train=_read([folder / name for name in archive.train], archive),
         test=_read([folder / archive.test], archive),
         class_names=names,

@@ -79,12 +79,9 @@ class _Decoder:
         raise CostlyImageError(what, "remove it")
 
     def end(self) -> None:
-        """End the process and wait for it."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._requests, self._answers):
-            with suppress(OSError):
-                pipe.close()
+        """End the process, wait for it and close its pipes."""
+        with suppress(OSError), self._process:
+            self._process.kill()
 
 
 @final

@@ -122,25 +122,18 @@ def _opened(path: Path, max_pixels: int) -> Iterator[Any]:
             raise GraceError(f"the file has {facts.st_size} bytes, too many for an image")
         if file.peek(12)[4:8] == b"ftyp":
             raise GraceError("AVIF and HEIC images are not read", "convert it to JPEG or PNG")
-        with opened(file, FORMATS, max_pixels) as image:
+        with Image.open(cast("Any", file), formats=FORMATS) as image:
+            num_pixels = image.width * image.height
+            # A program may have lowered PIL's own limit.
+            own = Image.MAX_IMAGE_PIXELS
+            lowered = own if own is not None and own < MAX_PIXELS else sys.maxsize
+            if num_pixels > min(max_pixels, lowered):
+                raise GraceError(
+                    f"{image.width}×{image.height} pixels are too many",
+                    f"make it smaller or set data.max_pixels={num_pixels}",
+                )
             file.left = facts.st_size + _MAX_BESIDE
             yield image
-
-
-@contextmanager
-def opened(file: io.BufferedIOBase, formats: tuple[str, ...], max_pixels: int) -> Iterator[Any]:
-    """Read the header of an image file of one of some formats; refuse too many pixels."""
-    with Image.open(cast("Any", file), formats=formats) as image:
-        num_pixels = image.width * image.height
-        # A program may have lowered PIL's own limit.
-        own = Image.MAX_IMAGE_PIXELS
-        lowered = own if own is not None and own < MAX_PIXELS else sys.maxsize
-        if num_pixels > min(max_pixels, lowered):
-            raise GraceError(
-                f"{image.width}×{image.height} pixels are too many",
-                f"make it smaller or set data.max_pixels={num_pixels}",
-            )
-        yield image
 
 
 def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:

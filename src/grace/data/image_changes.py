@@ -101,16 +101,6 @@ def on_device(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device)
 
 
-def adjust_brightness(images: Tensor, factors: Tensor) -> Tensor:
-    """Multiply grey levels by a factor per image: ``⌊min(255, f · x)⌋``, as PIL and torchvision.
-
-    Args:
-        images: (B, C, H, W) float32 with whole levels 0..255; changed in place.
-        factors: (B,) non-negative.
-    """
-    return images.mul_(factors[:, None, None, None]).clamp_(max=255).floor_()
-
-
 Change = tuple[str, float]
 """Name of a change in ``CHANGES``, and its signed magnitude."""
 
@@ -246,8 +236,7 @@ def grey_levels(images: Tensor) -> Tensor:
 
 
 def _brightness(images: Tensor, magnitudes: Sequence[float], _fill: int) -> Tensor:
-    factors = (1 + torch.tensor(magnitudes, dtype=torch.float64)).float()
-    return adjust_brightness(images.float(), on_device(factors, images.device)).to(torch.uint8)
+    return blend(images, torch.zeros_like(images), magnitudes)
 
 
 def _colour(images: Tensor, magnitudes: Sequence[float], _fill: int) -> Tensor:

@@ -24,7 +24,6 @@ from typing_extensions import override
 
 from grace.base.errors import GraceError
 from grace.data.decoders import as_array
-from grace.data.decoding import opened
 from grace.data.images import (
     Images,
     LabelledImages,
@@ -175,7 +174,8 @@ def _decoded(file: bytes, shape: tuple[int, int, int]) -> Tensor:
             raise GraceError("a stored image is longer than its pixels")
         return torch.frombuffer(bytearray(file), dtype=torch.uint8).view(shape)
     try:
-        with opened(io.BytesIO(file), ("WEBP",), width * height) as image:
+        with Image.open(io.BytesIO(file), formats=("WEBP",)) as image:
+            # Before anything is decoded, so that no file takes more memory than its pixels.
             if image.size != (width, height) or image.mode != "RGB":
                 raise GraceError(f"it is a {image.mode} image of {image.width}×{image.height}")
             # Three equal channels have their level as luma.

@@ -144,8 +144,8 @@ class Scenario:
         seed: seed of the class order where none is explicit.
 
     Raises:
-        GraceError: if the class order is no permutation, the first task has fewer than two classes
-            or more than there are, or a class has no training images.
+        GraceError: if the class order is no permutation, the first task has more classes than there
+            are, or a class has no training images.
     """
 
     def __init__(self, dataset: Dataset, settings: ScenarioSettings, seed: int) -> None:
@@ -159,8 +159,6 @@ class Scenario:
                 "list every label exactly once",
             )
         self.task_sizes: Sequence[int] = task_sizes(num_classes, settings.base, settings.increment)
-        if self.task_sizes[0] < 2:
-            raise GraceError("the first task needs at least two classes", "raise scenario.base")
         self.class_names: Sequence[str] = [dataset.class_names[label] for label in self.order]
         self._dataset = dataset
         counts = torch.bincount(dataset.train.labels, minlength=num_classes)

@@ -15,10 +15,8 @@ from grace.base.errors import GraceError
 from grace.base.randomness import generator, seeded_globally
 from grace.data.augmentation import Augmentation
 from grace.data.batches import (
-    augmented_batches,
     batch_sizes,
     epoch_batches,
-    ordered_batches,
     row_batches,
 )
 from grace.data.images import LabelledImages
@@ -239,19 +237,21 @@ class Trainer:
     def _sweep_batches(self, sweep: Sweep) -> Iterator[tuple[Tensor, Tensor]]:
         if not sweep.augmented:
             return self._plain_batches(sweep.data)
-        data, size = self._on_device(sweep.data), self.eval_batch_size
-        layout, device = self.device.channels_last, self.device.torch_device
         draws = generator(self._data_seed, "sweep", self._task, sweep.name)
-        return augmented_batches(
-            data, size, self._augmentation, draws, device=device, channels_last=layout
-        )
+        return self._in_order(sweep.data, self._augmentation, draws)
 
     def _plain_batches(self, data: LabelledImages) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images in their order and in the test transform."""
+        return self._in_order(data, replace(self._augmentation, operations=()), None)
+
+    def _in_order(
+        self, data: LabelledImages, augmentation: Augmentation, draws: torch.Generator | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         layout, device = self.device.channels_last, self.device.torch_device
-        transform = partial(self._augmentation.normalise, channels_last=layout)
-        size = self.eval_batch_size
-        return ordered_batches(self._on_device(data), size, transform, device=device)
+        data, size = self._on_device(data), self.eval_batch_size
+        return epoch_batches(
+            data, size, None, augmentation, draws, device=device, channels_last=layout
+        )
 
     def differentiate(self, sweep: GradientSweep, seconds: Seconds) -> Any:  # noqa: ANN401
         """Compute gradients in one pass in train mode, without a step; return the reducer's value.

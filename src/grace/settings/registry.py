@@ -219,21 +219,17 @@ REFUSED_METHODS: Mapping[str, str] = _refused
 """Names that other packages give to methods that cannot be used, with the reason in one line."""
 
 DATASETS: Mapping[str, Entry] = {
-    name: Entry(description, f"grace.data.{module}:load_{name}")
-    for name, module, description in (
-        ("digits", "arrays", "scikit-learn's digits: 1,797 grey images of 8×8 pixels, offline"),
-        ("cifar10", "cifar", "60,000 colour images of 32×32 pixels in 10 classes; downloads"),
-        ("cifar100", "cifar", "60,000 colour images of 32×32 pixels in 100 classes; downloads"),
+    name: Entry(description, f"grace.data.{place}")
+    for name, place, description in (
+        ("digits", "arrays:load_digits", "scikit-learn's 1,797 grey images of 8×8 pixels, offline"),
+        ("cifar10", "cifar:load_cifar", "60,000 images of 32×32 pixels in 10 classes; downloads"),
+        ("cifar100", "cifar:load_cifar", "the same in 100 classes; downloads"),
         (
             "imagenet100",
-            "folders",
-            "100 classes of an ImageNet folder (data.root, data.class_list)",
+            "folders:load_imagenet100",
+            "100 classes of ImageNet, in data.root",
         ),
-        (
-            "folder",
-            "folders",
-            "a folder of images (data.root): root/<class>/… or root/train|test/…",
-        ),
+        ("folder", "folders:load_folder", "your images: data.root/<class>/… or root/train|test/…"),
     )
 }
 """Each is made by a function of the data settings."""
