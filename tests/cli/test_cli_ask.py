@@ -279,7 +279,7 @@ def test_a_version_is_exported_and_not_written_over(
         monkeypatch.chdir(place)
         again = call("export", model)
         assert (again.exit_code, again.stdout) == (2, "")
-        assert "pets.onnx' exists already: choose another --out, or use --force" in again.stderr
+        assert "pets.onnx' exists already: choose another name, or use --force" in again.stderr
     assert path.read_bytes() == b"mine"
     refused = call("export", copied, "--out", "no/such/folder/pets.onnx")
     assert "there is no folder 'no/such/folder'" in refused.stderr

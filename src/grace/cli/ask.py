@@ -102,12 +102,16 @@ def _answerer(model: Path, version: int | None) -> "Answerer":
     return _loaded(model, version).answerer()
 
 
-def _loaded(model: Path, version: int | None) -> "Learner":
-    """Load a learner; what is none, or damaged, is refused before torch is imported."""
+def _refuse_unreadable(model: Path, version: int | None) -> None:
+    """Refuse what is no learner, or damaged, before torch is imported."""
     from grace.learner.store import ModelStore
 
     store = ModelStore.open(model)
     store.steadily(lambda: (wanted := version or store.current()) and store.document(wanted))
+
+
+def _loaded(model: Path, version: int | None) -> "Learner":
+    _refuse_unreadable(model, version)
     from grace.learner.learner import Learner
 
     return Learner.load(model, version)
@@ -208,6 +212,7 @@ def evaluate(
     """Test a learner on labelled images; exit code 3 below a required accuracy."""
     if html is not None and not html.resolve().parent.is_dir():
         raise GraceError(f"there is no folder '{html.parent}' to write into", "create it")
+    _refuse_unreadable(model, version)
     from grace.learner.evaluate import evaluate as evaluate_folder
 
     found = evaluate_folder(model, images, version)
@@ -283,8 +288,9 @@ def export(
     """
     place = model.resolve() if model.name in ("", "..") else model
     path = out or place.with_name(f"{place.name}.onnx")
-    if path.exists() and not force:
-        raise GraceError(f"'{path}' exists already", "choose another --out, or use --force")
+    from grace.learner.exported import refuse_place
+
+    refuse_place(path, replace=force)
     learner = _loaded(model, version)
     exported = learner.export(path, replace=force)
     say(

@@ -17,9 +17,10 @@ from grace.cli.console import ask, emit, emit_json, say
 from grace.cli.facts import class_facts, gate_facts
 from grace.cli.show import aligned, show
 from grace.learner import inventory
+from grace.learner.call import refuse_too_low
 from grace.learner.document import ImagesRef
 from grace.learner.history import LedgerRow, ledger
-from grace.learner.setting_changes import effect
+from grace.learner.setting_changes import effect, refuse_fixed
 from grace.learner.store import ModelStore, bytes_of, to_drop
 from grace.settings.load import ConfigError, describe_settings, load_experiment
 from grace.settings.recipe import setting_text
@@ -273,7 +274,10 @@ def set_settings(
     home.finish()
     before = home.current()
     try:
-        load_experiment(home.settings(), texts)  # What is wrong is said before torch is imported.
+        # What is wrong is said before torch is imported.
+        wanted = load_experiment(home.settings(), texts)
+        refuse_fixed(home.settings(), wanted, f"'{home.path}'")
+        refuse_too_low(wanted, home.document(before) if before else None)
         learner = grace.Learner.load(model)
         changes = learner.change_settings(*texts)
     except ConfigError as error:

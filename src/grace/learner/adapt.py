@@ -122,7 +122,7 @@ def with_changes(model: Model, overrides: Sequence[str], whose: str) -> Model:
     if not all(isinstance(override, str) for override in overrides):
         raise TypeError("give each setting as a text of its own: 'memory.max_mb=8'")
     settings = load_experiment(model.settings, overrides)
-    refuse_fixed(model.settings, settings, whose, "leave it out, or create another learner")
+    refuse_fixed(model.settings, settings, whose)
     if settings == model.settings:
         return model
     made = with_settings(model, settings)

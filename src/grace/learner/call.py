@@ -179,17 +179,7 @@ class LearnCall:
         before = _in_use(self.store)
         if before is None:
             refuse_missing_weights(self.wanted.backbone)
-        max_mb, name = self.wanted.memory.max_mb, self.wanted.backbone.name
-        least = BACKBONE_BYTES.get(name, 0)
-        if before:
-            least = sum(ref.bytes for ref in before.parts.values())
-        if max_mb is not None and least > 1e6 * max_mb:
-            raise GraceError(
-                f"the weights of {name} alone take {least / 1e6:.3f} MB, and the ceiling is "
-                f"{max_mb:.3f} MB",
-                f"set memory.max_mb={2 * least / 1e6:.1f}"
-                + ", or a smaller backbone.name" * (not before),
-            )
+        refuse_too_low(self.wanted, before)
 
     def examine(self) -> "Examination":
         """Find the problems of the images and settings, as far as no network is needed.
@@ -242,6 +232,21 @@ def find_learner(model: Path, *, discard: bool = False, dry_run: bool = False) -
         with store.changing():
             store.discard()
     return store
+
+
+def refuse_too_low(settings: ExperimentSettings, before: Document | None) -> None:
+    """Refuse a ceiling below the weights that a version has, or that a first one will have."""
+    max_mb, name = settings.memory.max_mb, settings.backbone.name
+    least = BACKBONE_BYTES.get(name, 0)
+    if before:
+        least = sum(ref.bytes for ref in before.parts.values())
+    if max_mb is not None and least > 1e6 * max_mb:
+        raise GraceError(
+            f"the weights of {name} alone take {least / 1e6:.3f} MB, and the ceiling is "
+            f"{max_mb:.3f} MB",
+            f"set memory.max_mb={2 * least / 1e6:.1f}"
+            + ", or a smaller backbone.name" * (not before),
+        )
 
 
 def drop_update(model: Path) -> bool:

@@ -26,7 +26,7 @@ from grace.base.randomness import generator
 from grace.data.augmentation import Enlarge
 from grace.data.images import LabelledImages, TensorImages
 from grace.learner.calibration import Recogniser
-from grace.learner.exported import About, open_session
+from grace.learner.exported import About, open_session, refuse_place
 from grace.learner.model import Model
 from grace.learner.prediction import cutoff
 from grace.methods.classifier import Classifier
@@ -107,10 +107,7 @@ def export_checked(model: Model, path: Path, *, replace: bool = False) -> Export
         GraceError: if the file exists, its folder does not, the model cannot be exported, or the
             file's predictions differ from the model's.
     """
-    if path.exists() and not replace:
-        raise GraceError(f"'{path}' exists already", "choose another name or remove it")
-    if not path.parent.is_dir():
-        raise GraceError(f"there is no folder '{path.parent}' to export into", "create it")
+    refuse_place(path, replace=replace)
     state, classifier = model.state, model.classifier()
     images, kind = _check_images(model)
     data = LabelledImages(TensorImages(images), torch.zeros(len(images), dtype=torch.int64))

@@ -71,6 +71,14 @@ class About(BaseModel):
         return self
 
 
+def refuse_place(path: Path, *, replace: bool) -> None:
+    """Refuse a file to export into that exists, or whose folder does not."""
+    if path.exists() and not replace:
+        raise GraceError(f"'{path}' exists already", "choose another name, or use --force")
+    if not path.parent.is_dir():
+        raise GraceError(f"there is no folder '{path.parent}' to export into", "create it")
+
+
 def open_exported(path: Path) -> Answerer:
     """Open a file of ``grace export``; torch is not imported.
 

@@ -86,7 +86,10 @@ def _line(value: Any) -> str:  # noqa: ANN401 - any setting
 
 
 def refuse_fixed(
-    before: ExperimentSettings, after: ExperimentSettings, whose: str, remedy: str
+    before: ExperimentSettings,
+    after: ExperimentSettings,
+    whose: str,
+    remedy: str = "leave it out, or create another learner",
 ) -> None:
     """Refuse a change of a setting that cannot change; ``whose`` names the learner.
 

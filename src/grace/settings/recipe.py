@@ -58,7 +58,8 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 def setting_text(value: object) -> str:
-    """Return the value of a setting as people type it."""
+    """Return the value of a setting as people type it, to six digits."""
+    value = float(f"{value:.6g}") if isinstance(value, float) else value
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
