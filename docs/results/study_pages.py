@@ -105,14 +105,13 @@ def _shown(found: Table) -> str:
 
 def _claim(judged: JudgedClaim) -> list[str]:
     """Return one row for a claim: of several lines, how many hold, and the one of least mean."""
-    known = [line for line in judged.lines if line.judgement is not None]
+    known = [line for line in judged.lines if line.judgement.count]
     if not known:
         return [f"{judged.claim.id}: {markdown(judged.claim.says)}", "", "–", "–", judged.verdict]
-    least = min(known, key=lambda line: line.judgement.mean if line.judgement else 0.0)
-    assert least.judgement is not None
+    least = min(known, key=lambda line: line.judgement.mean or 0.0)
     error = least.judgement.standard_error
     ours = f"{least.judgement.mean:+.2f}" + (f" ± {error:.2f}" if error is not None else "")
-    counts = Counter(line.verdict for line in judged.lines)
+    counts = Counter(line.judgement.verdict for line in judged.lines)
     several = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
     verdict = judged.verdict if len(judged.lines) == 1 else f"{judged.verdict} ({several})"
     where = f" ({least.protocol})" if least.protocol else ""

@@ -37,14 +37,13 @@ def test_a_plan_needs_neither_torch_nor_images(tmp_path: Path) -> None:
     )
     assert [end.exit_code for end in ends] == [0, 0, 0, 0], ends
     assert "51 runs: 0 done, 51 to make" in ends[1].stdout
-    assert "no finished run yet" in ends[1].stdout
     rows = [line.split() for line in ends[2].stdout.splitlines()]
-    assert ["cifar100-b0i10", "grace-held", "1,2,3", "3", "waiting", "?"] in rows
+    assert ["cifar100-b0i10", "grace-held", "1,2,3", "3", "waiting"] in rows
     assert "36 runs: 0 done, 36 to make" in ends[3].stdout
     assert list(tmp_path.iterdir()) == []  # A plan writes nothing.
 
 
-def test_a_plan_counts_what_is_there_and_estimates_the_rest(
+def test_a_plan_counts_what_is_there(
     make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = make_record("der")
@@ -56,9 +55,8 @@ def test_a_plan_counts_what_is_there_and_estimates_the_rest(
     )
     given = [file, "--plan", "--out", tmp_path / "studies", "--runs", tmp_path]
     lines = ran("study", *given).stdout.splitlines()
-    # A synthetic run has five tasks of 1.75 s: one DER is to be made. GRACE may take as long.
-    assert lines[2].split() == ["p", "der", "1,2", "1", "done,", "1", "left", "8.8", "s"]
-    assert lines[-1].startswith("4 runs: 1 done, 3 to make, about ")
+    assert lines[2].split() == ["p", "der", "1,2", "1", "done,", "1", "left"]
+    assert lines[-1] == "4 runs: 1 done, 3 to make"
     states = json.loads(ran("study", *given, "--json").stdout)["runs"]
     assert list(states.values()) == ["done", "left", "left", "left"]
 
@@ -72,14 +70,12 @@ def test_a_plan_counts_what_is_there_and_estimates_the_rest(
         ("study ablation --scale smal", "has no scale 'smal'; did you mean 'small'"),
         ("study ablation --protocols b0i5", "has no protocol 'b0i5'"),
         ("study ablation --rows IFX", "has no row 'IFX'"),
-        ("study grid --rows 0.4/0.9", "no row '0.4/0.9': it is a point of row 'small-pairs'"),
         ("study ablation method=der", "choose rows, methods or seeds"),
         ("study ablation method.threshold=1", "write methods.NAME.KEY="),
-        ("study ablation --runs nowhere", "--runs nowhere: there is no such folder"),
+        ("study ablation --runs nowhere", "'nowhere' does not exist"),
         ("study ablation --seeds 2,1-3", "seed 2 is given twice: name it once"),
         ("study ablation --rows der,IFL,der", "cell der b0i4 s1 is given twice"),
         ("study ablation data.root=nowhere", "'nowhere' does not exist"),
-        ("study grid --ray auto --plan", "--ray has no effect on --plan, which makes no runs"),
         ("study ablation --out file", "'file' is"),
         ("compare --seeds one", "--seeds 'one': write seeds as 1,2,3 or 1-3"),
         ("compare --seeds 3-1", "--seeds '3-1': write seeds as"),
@@ -116,9 +112,7 @@ def test_the_lines_at_the_end(make_record: MakeRecord, monkeypatch: pytest.Monke
     assert any(line.startswith("B2") and "not measured" in line for line in lines)
     told = json.loads(ran("study", "ablation", "--json", code=1).stdout)
     assert told["claims"]["B2"] == "not measured"
-    assert set(told["tables"][0]["rows"][0]) == {
-        *("Row", "Runs", "Last (%)", "Last (%) paper", "Avg (%)", "Avg (%) paper", "Backbones"),
-    }
+    assert " ".join(told["tables"][0]["headings"]) == titles
 
 
 def test_ray_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +152,8 @@ def test_a_comparison(calls: Calls) -> None:
     assert (own["overrides"], own["directory"]) == (["memory.size=50"], Path("there"))
     assert own["workers"].keywords == {"at_once": 3}
     found = json.loads(result.stdout)
-    assert found["tables"][0]["rows"] == [{"Row": "der", "Runs": "3", "Last (%)": "60.00"}]
+    assert found["tables"][0]["headings"] == ["Row", "Runs", "Last (%)"]
+    assert found["tables"][0]["rows"] == [["der", "3", "60.00"]]
     assert found["failures"] == {}
 
 

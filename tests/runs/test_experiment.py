@@ -189,7 +189,6 @@ class TestFailures:
         # What was finished before stands.
         assert [task.task for task in record.tasks] == [1]
         assert record.tasks[0].accuracy is not None
-        assert not record.torn
 
     def test_an_interruption_is_a_failure_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

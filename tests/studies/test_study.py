@@ -150,7 +150,7 @@ def test_the_files_of_a_study(whole: Whole) -> None:
     }
     assert set(whole[1].files) == {folder / name for name in names}
     page = (folder / "report.html").read_text()
-    for text in ("tiny: front of backbones and Avg", ">typed</p>", "hardware: "):
+    for text in ("tiny: front of backbones and Avg", ">typed</p>", "cpu: "):
         assert text in page
     assert page.count("<svg ") == len(drawn) + 1  # And the matrices of one run.
     assert len(page) < 300_000

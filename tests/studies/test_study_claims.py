@@ -82,7 +82,7 @@ def test_a_claim_with_a_missing_run_is_not_measured(
 ) -> None:
     numbers = {**THREE, "der": THREE["der"][:runs]}
     found = judged(make_record, {"id": "B"} | claim, numbers)
-    assert [line.verdict for line in found.lines] == verdicts
+    assert [line.judgement.verdict for line in found.lines] == verdicts
     assert found.verdict == verdict
     table = claims_table([found])
     assert table.rows[-1][-1] == verdicts[-1]
@@ -155,7 +155,7 @@ def test_a_grid_s_claims(
     numbers = {"0.5/0.9": first, "0.6/0.9": other}
     found = judge_claims(made(make_record, numbers, rows={"pairs": GRID}, claims=claims))
     assert [claim.verdict for claim in found] == [verdict] * 3
-    assert all(claim.lines[0].judgement for claim in found)
+    assert all(claim.lines[0].judgement.count for claim in found)
     if verdict == "fails":
         assert found[0].lines[0].judgement.mean == -1.0
     rows = {"pairs": GRID, "more": {"method": "grace", "grid": {"memory.size": [9]}}}

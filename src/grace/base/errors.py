@@ -88,6 +88,7 @@ _DEMANDS: Mapping[str, str] = {
     "model_attributes_type": "a mapping of settings",
     "none_required": "none",
     "literal_error": "{expected}",
+    "too_short": "at least {min_length} long",
 }
 """What a value should be, by pydantic's error type, where pydantic's own words are not plain."""
 _USUAL = "Input should be "

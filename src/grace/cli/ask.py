@@ -49,8 +49,9 @@ def predict(
     false_alarms: Annotated[
         float,
         options.percent(
+            min=0,
             help="Images of learnt classes that --unknown may mark by mistake, in percent. "
-            "Default: 5."
+            "Default: 5.",
         ),
     ] = 5,
     version: options.Version = None,
@@ -198,7 +199,8 @@ def evaluate(
     ],
     min_accuracy: Annotated[
         float | None,
-        options.percent(help="End with exit code 3 if the accuracy is below."),
+        # From 1: a share, such as 0.9, would ask for nothing.
+        options.percent(min=1, help="End with exit code 3 if the accuracy is below."),
     ] = None,
     version: options.Version = None,
     json: options.AsJson = False,
@@ -240,13 +242,11 @@ def write_page(found: "Evaluated", path: Path, most: int = 48) -> None:
         path: file to write; an existing one is replaced.
         most: number of mistakes to show.
     """
-    from jinja2 import Environment, StrictUndefined
+    from grace.studies.report import render
 
-    template = files("grace.cli").joinpath("templates", "evaluation.html.j2")
-    page = Environment(
-        autoescape=True, undefined=StrictUndefined, finalize=lambda own: printable(str(own))
-    ).from_string(template.read_text("utf-8"))
-    text = page.render(
+    text = render(
+        files("grace.cli").joinpath("templates", "evaluation.html.j2"),
+        most=100_000,  # A thumbnail is a text too.
         title=f"{found.model.resolve().name}: version {found.version} on {found.images}",
         facts=found.facts,
         pictures=[(own, _thumbnail(own.path)) for own in found.mistakes[:most]],

@@ -3,34 +3,17 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from grace.base.errors import GraceError
-from grace.cli.console import say
 
 argument = partial(typer.Argument, show_default=False)
 option = partial(typer.Option, show_default=False)
 
 
-def percent(**more: Any) -> Any:  # noqa: ANN401 - typer's
-    """Declare an option from 0 to 100, which warns of a number that may be meant as a share.
-
-    Args:
-        more: further arguments of ``typer.Option``.
-    """
-
-    def checked(parameter: typer.CallbackParam, value: float | None) -> float | None:
-        if value is not None and 0 < value < 1:
-            name = parameter.opts[0]
-            instead = f"for a share of {value:g} use {name} {100 * value:g}"
-            say(f"warning: {name} {value:g} is {value:g} %: {instead}", err=True)
-        return value
-
-    return option(min=0, max=100, metavar="PERCENT", callback=checked, **more)
-
-
+percent = partial(option, max=100, metavar="PERCENT")
 points = partial(option, min=0, max=100, metavar="POINTS")
 
 Learner = Annotated[Path, argument(metavar="MODEL", help="Directory of the learner.")]

@@ -5,17 +5,16 @@ import shlex
 import signal
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from grace.base.errors import GraceError, not_there
-from grace.base.words import counted, in_seconds
+from grace.base.errors import GraceError
+from grace.base.words import counted
 from grace.cli import options
 from grace.cli.console import emit, emit_json, say
 from grace.cli.progress import StudyProgress
@@ -28,11 +27,13 @@ from grace.studies.plan import Plan, Selection, scale_name
 from grace.studies.report import write_report
 from grace.studies.results import StudyResult, compared
 from grace.studies.schema import list_studies, load_study
-from grace.studies.table import Table, claims_table, numbers_csv, study_tables
+from grace.studies.table import claims_table, numbers_csv, study_tables
 from grace.studies.workers import workers_here
 
 _HABITUAL = (Path("comparisons"), Path("runs"))
 """Where ``grace compare`` and ``grace run`` put their runs: they are looked through too."""
+_SHOWN = ("name", "headings", "rows", "notes")
+"""What programs get of a table."""
 _Jobs = Annotated[
     int | None,
     options.option(min=1, help="Runs at a time. Default: what cores, memory and GPUs allow."),
@@ -60,7 +61,11 @@ def study(
     ] = Path("studies"),
     runs: Annotated[
         list[Path] | None,
-        options.option(help="Another folder in which to look for finished runs; repeatable."),
+        options.option(
+            exists=True,
+            file_okay=False,
+            help="Another folder in which to look for finished runs; repeatable.",
+        ),
     ] = None,
     ray: Annotated[
         str,
@@ -80,20 +85,10 @@ def study(
         known = list_studies()
         emit_json(known) if as_json else say(*aligned(list(known.items())))
         return
-    if plan and ray:
-        raise GraceError("--ray has no effect on --plan, which makes no runs", "leave one out")
     texts = (options.words(protocols), options.words(rows))
     selection = Selection(scale, *texts, tuple(_numbers(seeds)) if seeds else (), tuple(overrides))
-    for folder in runs or ():
-        if not folder.is_dir():
-            what = "it is no folder" if folder.exists() else "there is no such folder"
-            raise GraceError(f"--runs {folder}: {what}", "give a folder of runs")
     others = [*(runs or ()), *(folder for folder in _HABITUAL if folder.is_dir())]
     planned = Plan(load_study(name), selection, [out / "runs", *others])
-    for data in (own.data for own in planned.left.values()):
-        # Only CIFAR is downloaded to where it is not.
-        if data.root and not data.source.startswith("cifar") and not Path(data.root).exists():
-            raise not_there(data.root)
     if plan:
         _show_plan(planned, as_json=as_json)
         return
@@ -184,11 +179,7 @@ def _make(make: Callable[..., StudyResult], *, as_json: bool) -> None:
 @contextmanager
 def _ended_like_ctrl_c() -> Iterator[None]:
     """Treat SIGTERM like Ctrl-C, so that the runs are stopped too."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
@@ -215,32 +206,23 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
         states = {run.name: plan.state(run) for run in plan.runs}
         emit_json({"study": plan.study.name, "runs": states})
         return
-    seconds = {run: plan.seconds(run) for run in plan.runs if run not in plan.found}
     groups = defaultdict(list)
     for cell in plan.cells:
         groups[cell.protocol, cell.row].append(cell)
-    lines = [["protocol", "row", "seeds", "state", "time to come"]]
+    lines = [["protocol", "row", "seeds", "state"]]
     for (protocol, row), cells in groups.items():
         counts = Counter(plan.state(cell.run) for cell in cells)
         state = ", ".join(f"{count} {name}" for name, count in counts.items())
-        time = _time([seconds[cell.run] for cell in cells if cell.run in seconds])
-        lines.append([protocol, row, ",".join(str(cell.seed) for cell in cells), state, time])
+        lines.append([protocol, row, ",".join(str(cell.seed) for cell in cells), state])
     say(f"{plan.study.name}, scale {scale_name(plan.study, plan.selection.scale)}")
-    say(*aligned(lines, "<<<<>"))
-    if more := len(seconds.keys() - {cell.run for cell in plan.cells}):
+    say(*aligned(lines))
+    to_make = {*plan.runs} - plan.found.keys()
+    if more := len(to_make - {cell.run for cell in plan.cells}):
         say(f"and {counted(more, 'run')} that these need")
-    total, time = len(plan.runs), _time(list(seconds.values()))
-    known = f", about {time} of work" if time and time != "?" else ""
-    unknown = ", an unknown time ('?': no finished run yet)" if time == "?" else ""
-    done = total - len(seconds)
-    say(f"{counted(total, 'run')}: {done} done, {len(seconds)} to make{known}{unknown}")
+    total = len(plan.runs)
+    say(f"{counted(total, 'run')}: {total - len(to_make)} done, {len(to_make)} to make")
     if unlike := sum(plan.state(run) == "made differently" for run in plan.left):
         say(f"{unlike} of them were made with other versions, and will be made again")
-
-
-def _time(seconds: Sequence[float | None]) -> str:
-    known = [value for value in seconds if value is not None]
-    return "" if not seconds else in_seconds(sum(known)) if len(known) == len(seconds) else "?"
 
 
 def _show(result: StudyResult, *, as_json: bool) -> None:
@@ -252,7 +234,7 @@ def _show(result: StudyResult, *, as_json: bool) -> None:
             {
                 "study": result.study.name,
                 "scale": result.at,
-                "tables": [_as_json(table) for table in tables],
+                "tables": [{key: getattr(table, key) for key in _SHOWN} for table in tables],
                 "claims": {judged.claim.id: judged.verdict for judged in claims},
                 "failures": dict(result.failures),
                 "notes": list(result.notes),
@@ -265,13 +247,3 @@ def _show(result: StudyResult, *, as_json: bool) -> None:
         say(table.name, *aligned([table.headings, *table.rows], sides), *table.notes, "")
     say(*studies.notes_of(result))
     say(*(str(path) for path in result.files if path.suffix in (".html", ".csv")))
-
-
-def _as_json(table: Table) -> dict[str, Any]:
-    """Return a table as a mapping of headings to texts for each row; "paper" is that of Last."""
-    names = [
-        f"{table.headings[place - 1]} {name}" if table.headings.count(name) > 1 else name
-        for place, name in enumerate(table.headings)
-    ]
-    rows = [dict(zip(names, row, strict=True)) for row in table.rows]
-    return {"name": table.name, "rows": rows, "notes": list(table.notes)}

@@ -34,12 +34,7 @@ def as_time(text: str) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def _is_time(text: str) -> str:
-    as_time(text)
-    return text
-
-
-Time = Annotated[str, AfterValidator(_is_time)]
+Time = Annotated[str, AfterValidator(lambda text: as_time(text) and text)]
 """A date and time in ISO format."""
 
 
@@ -193,17 +188,6 @@ class RunInfo(_Frozen):
     notes: Names = ()
     dataset: DatasetRecord | None = None
 
-    @property
-    def method(self) -> str:
-        """The method's name."""
-        return str(self.section("method").get("name") or "unknown")
-
-    @property
-    def seed(self) -> int | None:
-        """The seed of the initialisation, which names the run; ``seed=N`` sets it."""
-        seed = self.section("seeds").get("initialisation")
-        return seed if isinstance(seed, int) else None
-
     def section(self, name: str) -> Mapping[str, object]:
         """Return a section of the settings; empty if the record has no such section."""
         section = self.config.get(name)
@@ -213,22 +197,22 @@ class RunInfo(_Frozen):
 @final
 @dataclass(frozen=True)
 class RunRecord:
-    """One run as read from its directory; ``torn``: its last line was cut off and is left out."""
+    """One run as read from its directory."""
 
     directory: Path
     info: RunInfo
     tasks: tuple[TaskRecord, ...]
-    torn: bool = False
 
     @property
     def method(self) -> str:
         """The method's name."""
-        return self.info.method
+        return str(self.info.section("method").get("name") or "unknown")
 
     @property
     def seed(self) -> int | None:
         """The seed of the initialisation, which names the run; ``seed=N`` sets it."""
-        return self.info.seed
+        seed = self.info.section("seeds").get("initialisation")
+        return seed if isinstance(seed, int) else None
 
     @property
     def complete(self) -> bool:

@@ -1,7 +1,7 @@
 """Records on disk: read, find, write and go on with them.
 
-Every file is written beside its place and renamed into it: readers see whole files only. A last
-line that was cut off is tolerated; anything else damaged is refused.
+Every file is written beside its place and renamed into it: readers see whole files only. What was
+cut off, or is damaged otherwise, is refused.
 """
 
 import io
@@ -42,15 +42,13 @@ objects take tens of times their bytes in memory."""
 def read_record(path: str | Path) -> RunRecord:
     """Read one run directory, finished, running or failed.
 
-    A last line of ``tasks.jsonl`` that was cut off is left out and ``torn`` says so.
-
     Raises:
         GraceError: if the directory is no run, comes from a newer grace, or is damaged.
     """
     directory = Path(path)
     try:
         info = _read_info(directory / "run.json")
-        return RunRecord(directory, info, *_read_tasks(directory / "tasks.jsonl"))
+        return RunRecord(directory, info, _read_tasks(directory / "tasks.jsonl"))
     except DamagedError as error:
         raise GraceError(error.what, f"remove {directory} and run it again") from error
 
@@ -73,12 +71,11 @@ def _read_info(path: Path) -> RunInfo:
     return strict_json.checked(RunInfo, raw, str(path))
 
 
-def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
-    """Read the tasks, and ``True`` if the last line was cut off."""
+def _read_tasks(path: Path) -> tuple[TaskRecord, ...]:
     try:
         data = read_small(path, str(path), MAX_BYTES, given=True)
     except FileNotFoundError:
-        return (), False
+        return ()
     if any(len(data) > most and data.count(token) > most for token, most in _MOST.items()):
         raise DamagedError(f"{path} is damaged: it has too many values")
     tasks: list[TaskRecord] = []
@@ -87,17 +84,14 @@ def _read_tasks(path: Path) -> tuple[tuple[TaskRecord, ...], bool]:
         what = f"line {number} of {path}"
         try:
             # In two steps: errors of ``model_validate_json`` hold a copy of the line each.
-            task = strict_json.checked(TaskRecord, from_json(line, allow_inf_nan=False), what)
+            raw = from_json(line, allow_inf_nan=False)
         except ValueError as error:
-            if not line.endswith(b"\n"):
-                return tuple(tasks), True
-            if isinstance(error, DamagedError):
-                raise
             raise DamagedError(f"{what} is damaged: {one_line(str(error), 200)}") from error
+        task = strict_json.checked(TaskRecord, raw, what)
         if task.task != number:
             raise DamagedError(f"{what} is damaged: it is task {task.task}")
         tasks.append(task)
-    return tuple(tasks), False
+    return tuple(tasks)
 
 
 def find_runs(path: str | Path) -> list[Path]:
@@ -291,7 +285,8 @@ def run_directory(root: Path, info: RunInfo) -> Path:
     experiment = refuse_path(info.experiment, "the experiment's name")
     started = datetime.fromisoformat(info.started).strftime("%Y%m%d-%H%M%S")
     fingerprint = info.fingerprints["run"][:8]
-    return root / experiment / f"{info.method}-s{info.seed}-{started}-{fingerprint}"
+    run = RunRecord(root, info, ())
+    return root / experiment / f"{run.method}-s{run.seed}-{started}-{fingerprint}"
 
 
 @final

@@ -12,7 +12,7 @@ from grace.runs.model import RunRecord
 from grace.studies.measures import trends_of
 from grace.studies.pareto import front_places, grid_numbers, points
 from grace.studies.results import StudyResult
-from grace.studies.schema import ClaimSettings, Place, Terms
+from grace.studies.schema import ClaimSettings, Place, Terms, terms_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,14 +28,14 @@ class Judgement:
     """The verdict on differences of some seeds.
 
     Args:
-        mean: d, the mean over the seeds of left − right + slack.
+        mean: d, the mean over the seeds of left − right + slack; ``None`` without a seed.
         standard_error: sd/√n of that difference; ``None`` for a single seed.
         count: n, the number of seeds.
         verdict: "within noise" if n > 1 and |d| is at most two standard errors; else "holds" for
-            d ≥ 0 and "fails" for d < 0.
+            d ≥ 0 and "fails" for d < 0; "not measured" if a run of a selected seed is missing.
     """
 
-    mean: float
+    mean: float | None
     standard_error: float | None
     count: int
     verdict: Verdict
@@ -49,21 +49,14 @@ class ClaimLine:
     Args:
         protocol: where it was made; empty: it compares protocols.
         compared: what was compared, in words.
-        judgement: of our numbers; ``None``: there are none.
+        judgement: of our numbers.
         paper: left − right + slack of the paper's numbers; ``None``: it has none.
-        is_complete: ``False``: a run of a selected seed is missing, and a verdict cannot be given.
     """
 
     protocol: str
     compared: str
-    judgement: Judgement | None
+    judgement: Judgement
     paper: float | None = None
-    is_complete: bool = True
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict of the judgement; "not measured" if a run is missing."""
-        return self.judgement.verdict if self.judgement and self.is_complete else "not measured"
 
 
 @final
@@ -79,25 +72,34 @@ class JudgedClaim:
         """The verdict on all lines: the worst, or with ``over: some`` the best of them."""
         order: list[Verdict] = ["fails", "not measured", "within noise", "holds"]
         choose = max if self.claim.over == "some" else min
-        return choose((line.verdict for line in self.lines), key=order.index)
+        return choose((line.judgement.verdict for line in self.lines), key=order.index)
 
 
 def judge(
-    differences: Sequence[float], slack: float = 0.0, *, is_counted: bool = False
+    differences: Sequence[float],
+    slack: float = 0.0,
+    *,
+    is_counted: bool = False,
+    is_complete: bool = True,
 ) -> Judgement:
     """Judge the claim that left + slack is at least right.
 
     Args:
-        differences: left − right for each seed, unrounded; at least one.
+        differences: left − right for each seed, unrounded.
         slack: added to every difference. Higher: right may be better by more.
         is_counted: of counts, what is true of every seed holds without noise.
+        is_complete: all runs that it is about are there.
     """
+    if not differences:
+        return Judgement(None, None, 0, "not measured")
     values = [difference + slack for difference in differences]
     mean, count = fmean(values), len(values)
     error = stdev(values) / math.sqrt(count) if count > 1 else None
     is_noise = error is not None and abs(mean) <= 2 * error
     verdict: Verdict = "within noise" if is_noise else "holds" if mean >= 0 else "fails"
-    return Judgement(mean, error, count, "holds" if is_counted and min(values) >= 0 else verdict)
+    if is_counted and min(values) >= 0:
+        verdict = "holds"
+    return Judgement(mean, error, count, verdict if is_complete else "not measured")
 
 
 def judge_claims(result: StudyResult) -> list[JudgedClaim]:
@@ -116,11 +118,11 @@ def _lines(claim: ClaimSettings, result: StudyResult) -> Iterator[ClaimLine]:
         yield from (_special(claim, protocol, result) for protocol in protocols)
         return
     for left, right in claim.sides:
-        terms = [t.partition("@") for t in (*left, *(right if isinstance(right, dict) else ()))]
-        named = {protocol for _, _, protocol in terms} - {""}
+        terms = terms_of(left, right)
+        rows, named = ({term[place] for term in terms} for place in (0, 1))
         # Rows or protocols that were not chosen are compared with nothing.
-        if {row for row, _, _ in terms} <= {*result.rows} and named <= {*result.protocols}:
-            across = named and all(protocol for _, _, protocol in terms)
+        if rows <= {*result.rows} and named <= {"", *result.protocols}:
+            across = "" not in named
             for protocol in [""] if across else protocols:
                 for key, slack in claim.slacks.items():
                     yield _difference(result, left, right, protocol, key, slack)
@@ -148,16 +150,16 @@ def _difference(
             other = [tops.iloc[place] if len(tops) > place else math.nan for tops in ranked]
         return [float(value) for value in (_sum(left, protocol, values) - other).dropna()]
 
-    lacks = is_ranked and result.lacks_rivals(protocol)
+    lacks = is_ranked and result.lacks(protocol)
     known, paper = differences(result.numbers), [] if lacks else differences(result.paper)
     words = f"{key}: {_words(left)} − {_words(right)}" + (f" + {slack:g}" if slack else "")
     is_whole = len(known) == len(result.seeds) and not lacks
+    is_whole = is_whole and (not is_ranked or result.is_complete(rivals, protocol))
     return ClaimLine(
         protocol,
         words.replace("+ -", "− "),
-        judge(known, slack, is_counted=key in _COUNTED) if known else None,
+        judge(known, slack, is_counted=key in _COUNTED, is_complete=is_whole),
         paper[0] + slack if paper else None,
-        is_whole and (not is_ranked or result.is_complete(rivals, protocol)),
     )
 
 
@@ -181,13 +183,9 @@ def _special(claim: ClaimSettings, protocol: str, result: StudyResult) -> ClaimL
     is_grid = claim.kind in grid_kinds
     known, words = grid_kinds.get(claim.kind, _measured)(claim, protocol, result)
     rows = result.grid_rows(protocol) if is_grid else result.rows_in(protocol)
-    is_whole = claim.kind != "on-front" or not result.lacks_points(protocol)
-    return ClaimLine(
-        protocol,
-        words,
-        judge(known, is_counted=is_grid) if known else None,
-        is_complete=is_whole and result.is_complete(rows, protocol),
-    )
+    lacks = claim.kind == "on-front" and result.lacks(protocol, grids=True)
+    is_whole = result.is_complete(rows, protocol) and not lacks
+    return ClaimLine(protocol, words, judge(known, is_counted=is_grid, is_complete=is_whole))
 
 
 Compared = tuple[list[float], str]

@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from grace.base.errors import GraceError
-from grace.base.words import did_you_mean
+from grace.base.words import did_you_mean_one_of
 
 _UNITS = {"cifar100": 0.46, "imagenet100": 11.17}
 """Millions of parameters of a backbone, by which the paper counts and from which it truncates."""
@@ -94,13 +94,11 @@ def row_in_paper(table: str, given: str, row: str) -> tuple[str, str]:
 def _table(name: str) -> Mapping[str, Any]:
     tables = paper_tables()
     if name not in tables:
-        meant = did_you_mean(name, tables) or f" (known: {', '.join(tables)})"
-        raise GraceError(f"the paper has no table '{name}'{meant}")
+        raise GraceError(f"the paper has no table '{name}'{did_you_mean_one_of(name, tables)}")
     return tables[name]
 
 
 def _refuse_unknown(table: str, kind: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
-        each = list(dict.fromkeys(known))
-        meant = did_you_mean(name, each) or f" (known: {', '.join(each)})"
+        meant = did_you_mean_one_of(name, dict.fromkeys(known))
         raise GraceError(f"{table} of the paper has no {kind} '{name}'{meant}")

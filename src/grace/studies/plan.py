@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from pathlib import Path
-from statistics import median
 from typing import Literal, final
 
 from pydantic import ValidationError
 
 from grace.base.errors import GraceError, GraceWarning
-from grace.base.words import counted, did_you_mean
+from grace.base.words import counted, did_you_mean_one_of
 from grace.nn.threshold import Threshold
 from grace.runs.model import RunRecord
 from grace.runs.provenance import collect_versions, settings_fingerprint
@@ -219,11 +218,8 @@ def _refuse_unknown(
 ) -> None:
     for name in names:
         if name not in known:
-            row = study.points[name][0] if kind == "row" and name in study.points else ""
-            hint = f": it is a point of row '{row}'" if row else did_you_mean(name, list(known))
-            raise GraceError(
-                f"study '{study.name}' has no {kind} '{name}'{hint} (known: {', '.join(known)})"
-            )
+            hint = did_you_mean_one_of(name, known)
+            raise GraceError(f"study '{study.name}' has no {kind} '{name}'{hint}")
 
 
 def _refuse_repeated(kind: str, given: Sequence[object]) -> None:
@@ -347,8 +343,8 @@ class Records:
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
-        self.known: dict[Path, tuple[RunRecord, ExperimentSettings]] = {}
-        """All finished runs whose settings this version can read."""
+        self.known = set[Path]()
+        """The places of all finished runs whose settings this version can read."""
         self._by_settings = defaultdict[str, list[RunRecord]](list)
         self._by_stream = defaultdict[str, list[RunRecord]](list)
         places: dict[Path, None] = {}
@@ -380,7 +376,7 @@ class Records:
         with suppress(ValidationError):  # Another version's settings.
             settings = ExperimentSettings.model_validate(record.info.config)
             if record.complete:
-                self.known[place] = (record, settings)
+                self.known.add(place)
                 self._by_settings[settings_fingerprint(settings)].append(record)
                 if (stream := stream_of(settings)) is not None:
                     self._by_stream[stream].append(record)
@@ -402,15 +398,6 @@ class Records:
         rule = settings.method.threshold_rule
         return [r for r in known if rule is not None and serves(r, rule.initial, rule.decay)]
 
-    def seconds_of(self, settings: ExperimentSettings) -> float | None:
-        """Estimate the seconds of a run: the median of finished ones on the same stream.
-
-        Those of the same method count if there are any; ``None``: there is no run on this stream.
-        """
-        known = [(r, own) for r, own in self.known.values() if _costs(own) == _costs(settings)]
-        like = [r.seconds for r, own in known if own.method.name == settings.method.name]
-        return median(like or [r.seconds for r, _ in known]) if known else None
-
 
 def stream_of(settings: ExperimentSettings) -> str | None:
     """Return a fingerprint that is equal for runs that differ by their threshold only.
@@ -421,13 +408,6 @@ def stream_of(settings: ExperimentSettings) -> str | None:
     if method is None:
         return None
     return settings_fingerprint(settings.model_copy(update={"method": method}))
-
-
-def _costs(settings: ExperimentSettings) -> tuple[object, ...]:
-    """Return what decides how long a method takes."""
-    data, scenario = settings.data, settings.scenario
-    size = (data.source, data.image_size, data.max_classes, data.max_train_per_class)
-    return (*size, scenario.base or scenario.increment, scenario.increment, settings.backbone)
 
 
 @final
@@ -548,11 +528,6 @@ class Plan:
         if run in self.left:
             return "made differently" if self.records.equal(self._keys[run]) else "left"
         return "waiting"
-
-    def seconds(self, run: RunSpec) -> float | None:
-        """Estimate the seconds of a run; one that waits is like the first that it needs."""
-        settings = next(filter(None, map(self._settings.get, (run, *run.needs))), None)
-        return None if settings is None else self.records.seconds_of(settings)
 
     def name_missing(self) -> None:
         """Add the runs that wait for failed ones to the failures."""

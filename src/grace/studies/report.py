@@ -7,6 +7,7 @@ in a record (a class called ``<script>``) can.
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,6 @@ from grace.studies.table import Table, study_tables
 
 _MOST_ROWS = 200
 """How many rows of a table about one run a page shows."""
-_MOST_CHARACTERS = 2000
-"""How many characters of one text a page shows."""
 _TASKS = "Accuracies in percent; task-aware: each image's task is given. Sizes in bytes, time in s."
 _MARK = b'<meta name="generator" content="grace report'
 
@@ -62,7 +61,7 @@ def report_page(
     """Return the page of some runs: lines below the title, tables, SVG figures, the first run."""
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return render(
-        "report.html.j2",
+        files("grace.studies").joinpath("templates", "report.html.j2"),
         version=grace.__version__,
         title=title,
         lines=[f"{counted(len(records), 'run')}, made {made} by grace {grace.__version__}", *lines],
@@ -88,19 +87,18 @@ def write_page(target: Path, text: str) -> Path:
     return target
 
 
-def render(name: str, **values: object) -> str:
-    """Fill in a template of this folder; all texts are escaped, also unprintable characters."""
+def render(template: Traversable, most: int = 2000, **values: object) -> str:
+    """Fill in a template; texts are escaped, and ``most`` characters of each are shown."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     def shown(value: object) -> object:
-        return value if isinstance(value, Markup) else one_line(str(value), _MOST_CHARACTERS)
+        return value if isinstance(value, Markup) else one_line(str(value), most)
 
     environment = Environment(
         autoescape=True, finalize=shown, undefined=StrictUndefined, trim_blocks=True
     )
-    text = files("grace.studies").joinpath("templates", name).read_text(encoding="utf-8")
-    return environment.from_string(text).render(values)
+    return environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
 
 def _safe(svg: str) -> object:
@@ -117,8 +115,6 @@ def _run(record: RunRecord) -> Mapping[str, Any]:
         done, total = len(record.tasks), len(info.task_sizes)
         why = f": {info.error}" if info.error else ""
         warnings.insert(0, f"This run is {info.status} after {done} of {total} tasks{why}.")
-    if record.torn:
-        warnings.append("The last line of its record was cut off and is left out.")
     has_saturation = any(task.saturation is not None for task in record.tasks)
     panels = [*matrices(record), *([saturation(record)] if has_saturation else [])]
     about = ["directory", "experiment", "method", "seed", "status"]

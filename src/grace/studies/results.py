@@ -148,18 +148,12 @@ class StudyResult:
         """Return the rows of grids that stand in a protocol."""
         return [row for row in self.rows_in(protocol) if self.settings(row).grid is not None]
 
-    def lacks_rivals(self, protocol: str) -> bool:
-        """Return True if rows were chosen, and others that compete in a protocol were not."""
-        return any(row.ranked for row in self._not_chosen(protocol))
-
-    def lacks_points(self, protocol: str) -> bool:
-        """Return True if rows were chosen, and others that are grids in a protocol were not."""
-        return any(row.grid is not None for row in self._not_chosen(protocol))
-
-    def _not_chosen(self, protocol: str) -> list[RowSettings]:
-        chosen, rows = self.selection.rows, self.study.rows.items()
-        left_out = [row for name, row in rows if chosen and name not in chosen]
-        return [row for row in left_out if stands(row, self.at, protocol)]
+    def lacks(self, protocol: str, *, grids: bool = False) -> bool:
+        """Return True if rows were chosen, and others that compete, or are grids, were not."""
+        chosen = self.selection.rows or self.study.rows
+        left_out = [row for name, row in self.study.rows.items() if name not in chosen]
+        wanted = [row for row in left_out if (row.grid is not None if grids else row.ranked)]
+        return any(stands(row, self.at, protocol) for row in wanted)
 
     def runs(self, row: str, protocol: str) -> list[Found]:
         """Return the runs of a row that are there, in the order of seeds."""

@@ -107,20 +107,26 @@ class ClaimSettings(Settings):
         return next(iter(self.left), "")
 
 
+def terms_of(left: Terms, right: Place | Terms) -> list[tuple[str, str]]:
+    """Return row and protocol of every term; no protocol: the term is about any."""
+    every = [*left, *(right if isinstance(right, dict) else ())]
+    return [(row, protocol) for row, _, protocol in (term.partition("@") for term in every)]
+
+
 # A name is shown in tables and typed on the command line.
 Name = Annotated[str, Field(pattern=r"^[^\s,=@/\\]+$", max_length=60)]
 Seed = Annotated[int, Field(strict=True, ge=0)]
 
 
-def _without_seed(texts: Words) -> Words:
-    """Refuse a seed among settings: that of the cell is set after them."""
-    for text in texts:
-        if text.partition("=")[0].strip() == "seed":
-            raise GraceError(f"'{text}' has no effect: a scale's 'seeds' are those of its runs")
-    return texts
+def _without_seed(text: str) -> str:
+    """Refuse a seed as a setting: that of the cell is set after it."""
+    if text.partition("=")[0].strip() == "seed":
+        raise GraceError(f"'{text}' has no effect: a scale's 'seeds' are those of its runs")
+    return text
 
 
-Overrides = Annotated[Words, AfterValidator(_without_seed)]
+Override = Annotated[str, AfterValidator(_without_seed)]
+Overrides = tuple[Override, ...]
 
 
 class ProtocolSettings(Settings):
@@ -163,14 +169,6 @@ class ScaleSettings(Settings):
         "bytes. Higher: more exemplars; none: as many as its bytes hold",
     )
 
-    @model_validator(mode="after")
-    def _has_runs(self) -> Self:
-        if not self.protocols or not self.seeds:
-            raise GraceError("a scale needs a protocol and a seed")
-        if len(set(self.seeds)) < len(self.seeds):
-            raise GraceError("a seed is given twice")
-        return self
-
 
 class RowSettings(Settings):
     """One row of a study: a method and its settings."""
@@ -202,8 +200,9 @@ class RowSettings(Settings):
     probe: Words | None = Field(
         None, description="saturation measures taken after every task (method grace)"
     )
-    grid: dict[str, tuple[Number, ...]] | None = Field(
+    grid: dict[Override, Annotated[tuple[Number, ...], Field(min_length=1)]] | None = Field(
         None,
+        min_length=1,
         description="a row for each combination of these values, named after them. Pairs of "
         "threshold and threshold_decay that decide alike are trained once",
     )
@@ -225,13 +224,6 @@ class RowSettings(Settings):
     def num_rows(self) -> int:
         """The number of rows that it stands for."""
         return prod(map(len, self.grid.values())) if self.grid is not None else 1
-
-    @model_validator(mode="after")
-    def _grid_has_values(self) -> Self:
-        if self.grid is not None and not (self.grid and all(self.grid.values())):
-            raise GraceError("a grid needs a setting and its values")
-        _without_seed(tuple(self.grid or ()))
-        return self
 
 
 def _shortest(value: float) -> str:
@@ -265,8 +257,11 @@ class StudySettings(Settings):
             raise GraceError(f"'{self.name}' is a folder that all studies share", "rename the file")
         known = {
             "scale": set(self.scales),
-            "protocol": {name for scale in self.scales.values() for name in scale.protocols},
-            "row": set(self.points),
+            "protocol": {"", *(name for own in self.scales.values() for name in own.protocols)},
+            "row": {"", *self.points},
+            "row that decides itself": {
+                name for name, (row, _) in self.points.items() if not self.rows[row].expand_at
+            },
             "point of a grid": set(self.points) - set(self.rows),
             "grid with": {key for row in self.rows.values() for key in row.grid or ()},
         }
@@ -292,8 +287,8 @@ class StudySettings(Settings):
 
     def _named(self) -> Iterator[tuple[str, str, str]]:
         """Yield the kind, name and place of everything that the study refers to."""
-        for where, name in (("reference", self.reference), ("delta", self.delta)):
-            yield from [("row", name, where)] if name else []
+        for where in ("reference", "delta", "delta_against"):
+            yield "row", getattr(self, where), where
         parts: list[tuple[str, RowSettings | ClaimSettings]] = [
             *((f"rows.{name}", row) for name, row in self.rows.items()),
             *((f"claim {claim.id}", claim) for claim in self.claims),
@@ -301,14 +296,8 @@ class StudySettings(Settings):
         for where, part in parts:
             yield from (("protocol", given, where) for given in part.protocols or ())
             yield from (("scale", given, where) for given in part.scales or ())
-        for name, row in self.rows.items():
-            if row.expands_like:
-                yield "row", row.expands_like, f"rows.{name}"
-                held = self.rows.get(row.expands_like)
-                if held is not None and held.expand_at:
-                    raise GraceError(
-                        f"rows.{name}: expand_at should name a row that decides itself"
-                    )
+            if isinstance(part, RowSettings) and part.expand_at:
+                yield "row that decides itself", part.expands_like, where
         for claim in self.claims:
             where = f"claim {claim.id}"
             if claim.kind == "fewer-points" and not any(row.grid for row in self.rows.values()):
@@ -318,11 +307,9 @@ class StudySettings(Settings):
             elif claim.kind == "on-front":
                 yield "point of a grid", claim.subject, where
             elif claim.kind == "difference":
-                for left, right in claim.sides:
-                    for term in (*left, *(right if isinstance(right, dict) else ())):
-                        row, _, protocol = term.partition("@")
-                        yield "row", row, where
-                        yield from [("protocol", protocol, where)] if protocol else []
+                for row, protocol in (term for side in claim.sides for term in terms_of(*side)):
+                    yield "row", row, where
+                    yield "protocol", protocol, where
 
     def grid_rows(self, row: str) -> Mapping[str, Words]:
         """Return the settings of each point of a row's grid, by name; or of the row itself."""
@@ -333,12 +320,6 @@ class StudySettings(Settings):
     def points(self) -> Mapping[str, tuple[str, Words]]:
         """The row of the file, and the settings, of every row of the table, by its name."""
         return {n: (row, own) for row in self.rows for n, own in self.grid_rows(row).items()}
-
-    @property
-    def heading(self) -> str:
-        """The title, marked if the paper has no such experiment."""
-        title = self.title or self.name
-        return f"{title} (beyond the paper)" if self.beyond_paper else title
 
 
 def list_studies() -> dict[str, str]:

@@ -16,7 +16,7 @@ from grace.base.atomic import write_text
 from grace.base.errors import GraceError
 from grace.base.files import inside, refuse_path
 from grace.base.lock import exclusive
-from grace.base.words import counted, in_seconds
+from grace.base.words import in_seconds
 from grace.runs.model import RunRecord
 from grace.runs.record import tidy
 from grace.settings.experiment import ExperimentSettings
@@ -150,7 +150,7 @@ def write_study(result: StudyResult, folder: Path, command: str = "") -> tuple[P
     }
     page = report_page(
         result.records,
-        result.study.heading,
+        result.study.title or result.study.name,
         [*([command] if command else []), *_origin(result.records), *notes_of(result)],
         [*tables, *([claims_table(claims)] if claims else [])],
         figures,
@@ -179,20 +179,15 @@ def notes_of(result: StudyResult) -> list[str]:
 
 
 def _origin(records: Sequence[RunRecord]) -> list[str]:
-    """List work, dates, versions and machines of the runs; different values are all named."""
+    """List time, dates, versions and machines of the runs; different values are all named."""
     infos = [record.info for record in records]
-    days = sorted({info.started[:10] for info in infos})
-    seconds = sum(record.seconds for record in records)
-    facts = {
-        "work": [f"{counted(len(records), 'run')}, {in_seconds(seconds)}"],
-        "date": [" to ".join(dict.fromkeys((days[0], days[-1])))],
-        "commit": [info.commit or "unknown" for info in infos],
-        "torch": [str(info.versions.get("torch")) for info in infos],
-        "python": [str(info.versions.get("python")) for info in infos],
-        "hardware": [
-            f"{known.get('gpu') or known.get('cpu') or 'unknown'}, {known.get('cores')} cores, "
-            f"threads of a run: {known.get('threads')}"
-            for known in (info.hardware for info in infos)
-        ],
+    facts: dict[str, Sequence[object]] = {
+        "time": [in_seconds(sum(record.seconds for record in records))],
+        "dates": sorted(info.started[:10] for info in infos),
+        "commit": [info.commit for info in infos],
+        **{key: [info.versions.get(key) for info in infos] for key in ("torch", "python")},
+        **{key: [info.hardware.get(key) for info in infos] for key in ("gpu", "cpu", "threads")},
     }
-    return [f"{name}: {'; '.join(dict.fromkeys(values))}" for name, values in facts.items()]
+    return [
+        f"{name}: {'; '.join(dict.fromkeys(map(str, values)))}" for name, values in facts.items()
+    ]

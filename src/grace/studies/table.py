@@ -127,7 +127,7 @@ def _marked(result: StudyResult, row: str, protocol: str) -> str:
 
 def _best(result: StudyResult, protocol: str, key: str) -> dict[float | None, Mark]:
     """Return the marks of the best and the second best mean; equal values share a mark."""
-    if key not in _RANKED or result.lacks_rivals(protocol):
+    if key not in _RANKED or result.lacks(protocol):
         return {}
     known = set(result.means.loc[protocol].loc[result.ranked(protocol), key].dropna())
     marks: Sequence[Mark] = ("best", "second")
@@ -141,7 +141,7 @@ def _delta(result: StudyResult, protocol: str, printed: Sequence[str]) -> list[s
     texts = ["Δ", ""]
     for key in study.columns:
         own, text, value = means.at[study.delta, key], "–", math.nan
-        if key in ("last", "average") and not result.lacks_rivals(protocol):
+        if key in ("last", "average") and not result.lacks(protocol):
             value, text = own - means.loc[others, key].max(), "{:+.2f}"
         elif key in ("parameters", "backbones") and study.delta_against in means.index:
             value, text = 100 * (own / means.at[study.delta_against, key] - 1), "{:+.0f} %"
@@ -155,7 +155,7 @@ def _notes(result: StudyResult, protocol: str, *, has_paper: bool) -> list[str]:
     missing = [result.label(row) for row in rows if not result.is_complete([row], protocol)]
     if missing:
         notes.append(f"not all runs are finished: {', '.join(missing)}")
-    if result.lacks_rivals(protocol):
+    if result.lacks(protocol):
         notes.append("not all rows that compete were chosen: none is marked as best")
     if has_paper:
         first, name, dataset = result.place_in_paper(protocol)
@@ -190,7 +190,7 @@ def _front_table(result: StudyResult, protocol: str) -> Iterator[Table]:
     if seeds < len(result.seeds):
         of = f"{seeds} of {len(result.seeds)}"
         notes.append(f"compared over the seeds that all pairs with a run have: {of}")
-    if result.lacks_points(protocol):
+    if result.lacks(protocol, grids=True):
         notes.append("not all pairs were chosen: others may be better than those on the front")
     shown = {
         row: [
@@ -255,17 +255,17 @@ def claims_table(claims: Sequence[JudgedClaim]) -> Table:
             rows.append([name, "", "", "", "", "", judged.verdict])
             name = judged.claim.id
         for line in judged.lines:
-            ours, runs = "–", ""
-            if (found := line.judgement) is not None:
-                error = "" if found.standard_error is None else f" ± {found.standard_error:.2f}"
-                ours, runs = f"{found.mean:+.2f}{error}", str(found.count)
-            paper = "–" if line.paper is None else f"{line.paper:+.2f}"
-            rows.append([name, line.protocol, line.compared, paper, ours, runs, line.verdict])
+            found = line.judgement
+            paper, ours = ("–" if d is None else f"{d:+.2f}" for d in (line.paper, found.mean))
+            ours += "" if found.standard_error is None else f" ± {found.standard_error:.2f}"
+            runs = str(found.count or "")
+            rows.append([name, line.protocol, line.compared, paper, ours, runs, found.verdict])
     notes = [
         "Ours and paper: left − right + slack. Ours is a mean over seeds ± its standard error; "
         "within noise: at most two standard errors from 0."
     ]
-    if any(line.judgement and not line.is_complete for judged in claims for line in judged.lines):
+    every = (line.judgement for judged in claims for line in judged.lines)
+    if any(found.count and found.verdict == "not measured" for found in every):
         notes.append(
             "A number beside 'not measured' is that of the runs that are there: others are "
             "missing, or their rows were not chosen."
@@ -281,10 +281,10 @@ def claims_csv(claims: Sequence[JudgedClaim]) -> str:
             "protocol": line.protocol,
             "compared": line.compared,
             "paper": line.paper,
-            "ours": line.judgement.mean if line.judgement else None,
-            "standard_error": line.judgement.standard_error if line.judgement else None,
-            "runs": line.judgement.count if line.judgement else 0,
-            "verdict": line.verdict,
+            "ours": line.judgement.mean,
+            "standard_error": line.judgement.standard_error,
+            "runs": line.judgement.count,
+            "verdict": line.judgement.verdict,
         }
         for judged in claims
         for line in judged.lines

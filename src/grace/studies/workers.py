@@ -353,6 +353,5 @@ def why_failed(code: int, log: Path, start: int = 0) -> str | None:
         text = file.read(2**20).decode("utf-8", errors="replace")
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     # The command marks its error; torch may print more after it.
-    mark = "error: "
-    marked = [line[len(mark) :] for line in lines if line.startswith(mark)]
-    return ([*lines, *marked] or ["it printed nothing"])[-1]
+    marked = [line for line in lines if line.startswith("error: ")]
+    return ["it printed nothing", *lines, *marked][-1].removeprefix("error: ")
