@@ -96,8 +96,8 @@ def _parse(data: bytes) -> object:
     # Commas in texts count too: this is only a limit on time, and real documents are far smaller.
     if sum(map(data.count, (b"[", b"{", b","))) > MAX_VALUES:
         raise GraceError(f"it has more than {MAX_VALUES} values")
-    # This one refuses what is no UTF-8, has half a surrogate pair, or is nested deeper than 200; the
-    # other one sees every key and digit.
+    # This one refuses what is no UTF-8, half a surrogate pair, or nested deeper than 200; the other
+    # one sees every key and digit.
     from_json(data, allow_inf_nan=False)
     return _DECODER.decode(data.decode())
 
