@@ -177,7 +177,7 @@ TWICE = b"{" + ONE + b"," + ONE + b"}"
         (forged({"x" * 1000 + "\n": entry("I8", [8], 0, 8)}), "xxx: it should be"),
         (forged({"x" * 1000 + "\n": entry("U8", [8], 1, 9)}), "xxx.* should lie in"),
         (forged([]), "it should be a mapping"),
-        (forged(b""), "Expecting value"),
+        (forged(b""), "EOF"),
         (b"", "its header is cut off"),
         (b"\x02\x00\x00\x00{}", "its header is cut off"),
         (struct.pack("<Q", 3) + b"{}", "its header is cut off or too long"),

@@ -50,8 +50,7 @@ def predict(
         float,
         options.percent(
             min=0,
-            help="Images of learnt classes that --unknown may mark by mistake, in percent. "
-            "Default: 5.",
+            help="Images of learnt classes that --unknown may mark by mistake. Default: 5.",
         ),
     ] = 5,
     version: options.Version = None,
@@ -288,6 +287,7 @@ def export(
     """
     place = model.resolve() if model.name in ("", "..") else model
     path = out or place.with_name(f"{place.name}.onnx")
+    _refuse_unreadable(model, version)
     from grace.learner.exported import refuse_place
 
     refuse_place(path, replace=force)
