@@ -30,8 +30,8 @@ from predict_with_onnx import Model
 MOST_BYTES = 2**24
 Image.MAX_IMAGE_PIXELS = 2**23
 """PIL refuses pictures of more than twice as many pixels, before it decodes them."""
-
-
+MOST_SCANS = 100
+"""Each scan of a JPEG picture is a pass over all its pixels; a few bytes make one."""
 MOST_MEMORY = 2**32
 """Bytes of the process, where the system can limit it."""
 BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
@@ -114,9 +114,11 @@ class Handler(BaseHTTPRequestHandler):
             status = 413 if size > MOST_BYTES else 400
             return self.send(status, {"error": f"send 1 to {MOST_BYTES} bytes"})
         try:
-            picture = io.BytesIO(self.rfile.read(size))
+            picture = self.rfile.read(size)
+            if picture.count(b"\xff\xda") > MOST_SCANS:
+                return self.send(400, {"error": "the picture has too many scans"})
             with self.one_at_a_time:
-                found = self.model.answer(picture, self.false_alarms)
+                found = self.model.answer(io.BytesIO(picture), self.false_alarms)
             return self.send(200, found)
         except (ValueError, SystemExit) as error:
             return self.send(400, {"error": str(error)})

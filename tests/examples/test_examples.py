@@ -139,6 +139,7 @@ def test_the_server_answers_and_bounds_connections_time_and_memory(pets: Pets) -
             assert found["probability"] == pytest.approx(expected, abs=1e-4)
             assert "unknown" not in found
             assert asked(address, b"no picture") == (400, {"error": "what was sent: no picture"})
+            assert "scans" in asked(address, 101 * b"\xff\xda")[1]["error"]  # They took minutes.
             for length in ("many", "9" * 5000, "-1", "0", str(2**24 + 1)):
                 status, found = asked(address, b"1", **{"Content-Length": length})
                 assert status == (413 if length == str(2**24 + 1) else 400)
