@@ -95,10 +95,10 @@ def test_all_studies_and_metrics_are_known(tmp_path: Path) -> None:
         ({"claims": [{"id": "x", "kind": "fewer-points"}]}, "claim x: no row has a grid"),
         ({"claims": [{"id": "x", "kind": "on-front", "left": "a"}]}, "no point of a grid 'a'"),
         (
-            {"rows__g": {"method": "grace", "expand_at": "from IFL"}},
+            {"rows__g": {"method": "grace", "expands_like": "IFL"}},
             "rows.g: no row that decides itself 'I",
         ),
-        ({"rows__g": {"method": "grace", "expand_at": "from g"}}, "decides itself 'g'"),
+        ({"rows__g": {"method": "grace", "expands_like": "g"}}, "decides itself 'g'"),
         ({"rows__g": {"method": "grace", "grid": {}}}, "{} should be at least 1 long"),
         ({"columns": ["lust"]}, r"columns\[0\] = 'lust' should be .*; did you mean 'last'\?"),
         ({"rows__b": {"set": ["x=1"]}}, "rows.b.method should be given"),

@@ -55,7 +55,7 @@ rows:
   -FL:
     method: grace
     set: [method.initialisation=random, method.threshold=1.0]
-    expand_at: from IFL
+    expands_like: IFL
   pairs: {method: grace, grid: {method.threshold: [0.0, 0.01, 1.0], method.threshold_decay: [0.9]}}
 columns: [last, average, backbones, exemplars]
 figures: [accuracy, backbones, front, bars, protocols]

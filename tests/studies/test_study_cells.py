@@ -113,13 +113,13 @@ def study_of(rows: dict[str, Any], **scale: Any) -> StudySettings:
 def test_a_row_with_the_name_of_a_point_is_refused() -> None:
     pairs = {"method": "grace", "grid": {"method.threshold": [0.4, 0.5]}}
     study = study_of({"0.5": {"method": "der"}, "pairs": pairs})
-    with pytest.raises(GraceError, match=r"cell 0\.5 p s1 is given twice"):
+    with pytest.raises(GraceError, match=r"0\.5 p s1 is given twice"):
         study_cells(study, Selection())
     assert len(study_cells(study, Selection(rows=("pairs",)))) == 2
 
 
 def test_a_row_that_cannot_be_told_when_to_expand_is_refused_before_others_are_made() -> None:
-    held = {"method": "der", "expand_at": "from own"}
+    held = {"method": "der", "expands_like": "own"}
     own = {"method": "grace"}
     with pytest.raises(GraceError, match="expand_at: no such setting; it belongs to method grace"):
         study_cells(study_of({"own": own, "held": held}), Selection())

@@ -20,6 +20,9 @@ THREE: Numbers = {
     "der": [(59, 69, 5), (61.5, 70.2, 5), (59.5, 71.1, 5)],
     "foster": [(50, 69.8, 1), (51, 70.4, 1), (52, 70.6, 1)],
 }
+RISING = [["grace", "der"], ["foster", "grace"]]
+FALLING = [["grace", "foster"], ["der", "grace"]]
+OTHERS = [["foster", "grace"], ["der", "foster"]]
 
 
 SOME = {"left": "grace", "right": "foster", "metrics": {"last": -9, "average": -9}}
@@ -38,7 +41,7 @@ def judged(make_record: MakeRecord, claim: dict[str, Any], numbers: Numbers = TH
         ({"left": "grace", "right": "der"}, [1.0], "holds"),
         # grace − der: Last 1, Avg (1 + 0.8 + 0.9)/3 + 2; foster − grace: Last −10, Avg −0.7333 + 2.
         (
-            {"order": ["der", "grace", "foster"], "metrics": {"last": 0, "average": 2}},
+            {"pairs": RISING, "metrics": {"last": 0, "average": 2}},
             [1.0, 2.9, -10.0, 2 - 2.2 / 3],
             "fails",
         ),
@@ -72,9 +75,9 @@ def test_claims_by_hand(
         (0, {"left": "grace", "right": "der"}, ["not measured"], "not measured"),
         # The best other is not known for the third seed, although one other is.
         (2, {"left": "foster", "right": "best"}, ["not measured"], "not measured"),
-        (2, {"order": ["foster", "grace", "der"]}, ["holds", "not measured"], "not measured"),
+        (2, {"pairs": FALLING}, ["holds", "not measured"], "not measured"),
         # A line that fails is worse than one that is not measured.
-        (2, {"order": ["grace", "foster", "der"]}, ["fails", "not measured"], "fails"),
+        (2, {"pairs": OTHERS}, ["fails", "not measured"], "fails"),
     ],
 )
 def test_a_claim_with_a_missing_run_is_not_measured(

@@ -157,14 +157,14 @@ def _csv(class_names: Sequence[str], top: int, has_unknown: bool) -> tuple[bytes
             facts |= {f"{name}_{rank}": own[name] for name in guess}
         if has_unknown and "unknown" in facts:
             facts["unknown"] = json_texts.dumps(facts["unknown"])
-        return line([facts.get(column, "") for column in columns])
+        return line(facts)
 
-    def line(cells: Sequence[Any]) -> bytes:
+    def line(facts: Facts) -> bytes:
         out = io.StringIO()
-        csv_files.writer(out, lineterminator="\n").writerow(cells)
+        csv_files.DictWriter(out, columns, "", "ignore", lineterminator="\n").writerow(facts)
         return out.getvalue().encode("utf-8", "surrogateescape")
 
-    return line(columns), row
+    return line({column: column for column in columns}), row
 
 
 def _table(class_names: Sequence[str], top: int, has_unknown: bool) -> tuple[bytes, _Row]:

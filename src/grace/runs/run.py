@@ -126,10 +126,7 @@ def run(
 
 
 def identify(
-    runs: Sequence[ExperimentSettings],
-    *,
-    dataset: "Dataset | None" = None,
-    digests: dict[str, str] | None = None,
+    runs: Sequence[ExperimentSettings], digests: dict[str, str]
 ) -> list[Mapping[str, str]]:
     """Return the fingerprints of each run's record without carrying out the runs.
 
@@ -138,18 +135,16 @@ def identify(
 
     Args:
         runs: resolved settings.
-        dataset: images of all runs; ``None``: those that their settings name.
         digests: of the images of earlier calls, which are not read again; those read now are added.
 
     Raises:
         GraceError: for data or settings that a run could not use.
     """
-    for settings in runs if dataset is None else ():
+    for settings in runs:
         refuse_missing(settings)
     from grace.engine.ranks import Ranks
     from grace.runs.stream import Stream
 
-    digests = {} if digests is None else digests
     known = set(digests)
     datasets: dict[str, Dataset] = {}
     found: list[Mapping[str, str]] = []
@@ -159,7 +154,7 @@ def identify(
         key = settings.data.model_dump_json()
         if key not in known:
             if key not in datasets:
-                datasets[key] = dataset or load_dataset(settings.data)
+                datasets[key] = load_dataset(settings.data)
                 digests[key] = _digest(datasets[key])
             if settings.method.name not in tried:
                 tried.add(settings.method.name)

@@ -73,18 +73,18 @@ def _run_on_ray(job: Job, stopping: threading.Event, *, ray: Any, task: Any) -> 
 def _refuse_silent(address: str, seconds: float) -> None:
     """Refuse an address where no cluster answers: Ray itself can ask there without an end."""
     try:
-        done = subprocess.run(  # noqa: S603 - our own command, no shell
+        subprocess.run(  # noqa: S603 - our own command, no shell
             [sys.executable, "-c", _CONNECT, address],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=seconds,
-            check=False,
+            check=True,
         )
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        return
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.decode(errors="replace").strip().splitlines()
         why = in_one_line(lines[-1])[:300] if lines else "Ray fails"
-        failed = done.returncode != 0
     except subprocess.TimeoutExpired:
-        why, failed = f"no cluster answers there within {seconds:g} seconds", True
-    if failed:
-        remedy = "start the cluster with 'ray start', and write --ray auto there or HOST:PORT"
-        raise GraceError(f"--ray {address}: {why}", remedy)
+        why = f"no cluster answers there within {seconds:g} seconds"
+    remedy = "start the cluster with 'ray start', and write --ray auto there or HOST:PORT"
+    raise GraceError(f"--ray {address}: {why}", remedy)

@@ -135,7 +135,6 @@ def study_cells(study: StudySettings, selection: Selection) -> list[StudyCell]:
     seeds = selection.seeds or scale.seeds
     _refuse_unknown("protocol", protocols, scale.protocols, study)
     _refuse_unknown("row", rows, study.rows, study)
-    _refuse_repeated("seed", seeds)
     study.refuse_too_many(rows, protocols, seeds, "this choice")
     for override in selection.overrides:
         key = override.partition("=")[0].strip()
@@ -160,8 +159,9 @@ def study_cells(study: StudySettings, selection: Selection) -> list[StudyCell]:
         raise GraceError(
             f"study '{study.name}' has no run for this choice of rows, protocols and scale"
         )
-    # A point of a grid has its values' name.
-    _refuse_repeated("cell", [cell.run.name for cell in cells])
+    [(name, number)] = Counter(cell.run.name for cell in cells).most_common(1)
+    if number > 1:  # A point of a grid has its values' name.
+        raise GraceError(f"{name} is given twice", "name it once")
     for cell in cells:
         if cell.run.expands_like and cell.seed == seeds[0]:
             # Refused now, and not when what it waits for has been made.
@@ -194,7 +194,7 @@ def _run(
         *(*selection.overrides, f"seed={seed}"),
     )
     is_aligned, like = own.memory == "aligned" and not plain, "" if plain else own.expands_like
-    is_other = plain and (own.memory or own.expand_at)
+    is_other = plain and (own.memory or own.expands_like)
     return RunSpec(
         f"{point} {protocol} s{seed}{' plain' if is_other else ''}",
         stream.experiment,
@@ -220,12 +220,6 @@ def _refuse_unknown(
         if name not in known:
             hint = did_you_mean_one_of(name, known)
             raise GraceError(f"study '{study.name}' has no {kind} '{name}'{hint}")
-
-
-def _refuse_repeated(kind: str, given: Sequence[object]) -> None:
-    twice = next((one for one, number in Counter(given).items() if number > 1), None)
-    if twice is not None:
-        raise GraceError(f"{kind} {twice} is given twice", "name it once")
 
 
 def _loaded(experiment: str, overrides: Sequence[str]) -> ExperimentSettings:
@@ -484,7 +478,7 @@ class Plan:
         """
         known = {self._keys[run]: settings for run, settings in self._settings.items()}
         try:
-            found = identify(list(known.values()), digests=self._digests)
+            found = identify(list(known.values()), self._digests)
         except (GraceError, OSError) as error:
             if not self.is_over:
                 raise
@@ -514,7 +508,7 @@ class Plan:
         """Return the fingerprints of a run; its images are read unless they are known."""
         key = self._keys[run]
         if key not in self._identities:
-            [self._identities[key]] = identify([self._settings[run]], digests=self._digests)
+            [self._identities[key]] = identify([self._settings[run]], self._digests)
         return self._identities[key]
 
     def stream(self, run: RunSpec) -> str | None:

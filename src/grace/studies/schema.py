@@ -73,9 +73,6 @@ class ClaimSettings(Settings):
         "ranked rows, for each seed",
     )
     pairs: tuple[tuple[Terms, Terms], ...] = Field((), description="several left and right")
-    order: tuple[Terms, ...] = Field(
-        (), description="rows of which each is at least the one before"
-    )
     metric: MetricName = "last"
     metrics: dict[MetricName, Number] | None = Field(
         None, description="several metrics with the slack of each, in place of metric and slack"
@@ -99,7 +96,6 @@ class ClaimSettings(Settings):
         if self.left:
             yield self.left, self.right
         yield from self.pairs
-        yield from zip(self.order[1:], self.order[:-1], strict=True)
 
     @property
     def subject(self) -> str:
@@ -191,11 +187,10 @@ class RowSettings(Settings):
         description="aligned: as many exemplars as make this row cost what the study's reference "
         "costs; the plain run, and the reference's, are made first",
     )
-    expand_at: str | None = Field(
-        None,
-        pattern=r"^from \S+$",
-        description="'from ROW': expand where that row's run of the same seed did, which is made "
-        "first",
+    expands_like: str = Field(
+        "",
+        description="expand where this row's run of the same seed did, which is made first; "
+        "empty: it decides itself",
     )
     probe: Words | None = Field(
         None, description="saturation measures taken after every task (method grace)"
@@ -206,11 +201,6 @@ class RowSettings(Settings):
         description="a row for each combination of these values, named after them. Pairs of "
         "threshold and threshold_decay that decide alike are trained once",
     )
-
-    @property
-    def expands_like(self) -> str:
-        """The row that decides when to expand; empty: this one does."""
-        return (self.expand_at or "").removeprefix("from ")
 
     @property
     def points(self) -> Iterator[tuple[str, Words]]:
@@ -260,7 +250,7 @@ class StudySettings(Settings):
             "protocol": {"", *(name for own in self.scales.values() for name in own.protocols)},
             "row": {"", *self.points},
             "row that decides itself": {
-                name for name, (row, _) in self.points.items() if not self.rows[row].expand_at
+                name for name, (row, _) in self.points.items() if not self.rows[row].expands_like
             },
             "point of a grid": set(self.points) - set(self.rows),
             "grid with": {key for row in self.rows.values() for key in row.grid or ()},
@@ -296,7 +286,7 @@ class StudySettings(Settings):
         for where, part in parts:
             yield from (("protocol", given, where) for given in part.protocols or ())
             yield from (("scale", given, where) for given in part.scales or ())
-            if isinstance(part, RowSettings) and part.expand_at:
+            if isinstance(part, RowSettings) and part.expands_like:
                 yield "row that decides itself", part.expands_like, where
         for claim in self.claims:
             where = f"claim {claim.id}"

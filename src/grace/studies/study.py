@@ -167,13 +167,6 @@ def write_study(result: StudyResult, folder: Path, command: str = "") -> tuple[P
 def notes_of(result: StudyResult) -> list[str]:
     """List what a reader must know: notes of the study and its runs, and what failed."""
     notes = dict.fromkeys(note for record in result.records for note in record.info.notes)
-    names = ("cpu", "gpu", "threads", "processes")
-    machines = {tuple(r.info.hardware.get(name) for name in names) for r in result.records}
-    if len(machines) > 1:
-        notes[
-            "the runs were made on unlike machines, which round differently: with equal seeds they "
-            "differ as much as with other seeds"
-        ] = None
     failures = (f"{name} failed: {why}" for name, why in result.failures.items())
     return [*result.notes, *notes, *failures]
 

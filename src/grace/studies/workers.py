@@ -104,7 +104,7 @@ def carry_out(plan: Plan, out: Path, workers: Sequence[Worker], watcher: Watcher
                     time.sleep(0.05)  # So that Ctrl-C is noticed.
                 task.result()
         finally:
-            queue.stop()
+            queue.stopping.set()
 
 
 @final
@@ -114,30 +114,27 @@ class _Queue:
     def __init__(self, plan: Plan, out: Path, watcher: Watcher) -> None:
         self._plan, self._out, self._watcher = plan, out, watcher
         self._changed = threading.Condition()
-        self._stopping = threading.Event()
+        self.stopping = threading.Event()
+        """Set: no further run begins, and the running ones end."""
         self._running: dict[str, tuple[RunSpec, Job]] = {}
-
-    def stop(self) -> None:
-        """Let no further run begin, and end the running ones."""
-        self._stopping.set()
 
     def work(self, worker: Worker) -> None:
         """Take runs and carry them out until none is left."""
         try:
             while (job := self._take()) is not None:
                 self._watcher.started(job.name, job.place)
-                failure = worker(job, self._stopping)
+                failure = worker(job, self.stopping)
                 with self._changed:
                     self._ended(job, failure)
                     self._changed.notify_all()
         except BaseException:
-            self.stop()  # An error of the worker itself, not of a run.
+            self.stopping.set()  # An error of the worker itself, not of a run.
             raise
 
     def _take(self) -> Job | None:
         """Return the next run that may begin; ``None``: there will be none."""
         with self._changed:
-            while not self._stopping.is_set():
+            while not self.stopping.is_set():
                 elsewhere = self._look_elsewhere()
                 if (job := self._next(elsewhere)) is not None:
                     return job
@@ -213,7 +210,7 @@ class _Queue:
         why = plan.records.read(job.place)
         plan.update()
         failed = [run for run in alike if run in plan.left]
-        if self._stopping.is_set():
+        if self.stopping.is_set():
             return  # It was ended, and can be resumed.
         if failure is not None and BUSY in failure:
             return  # Another process was faster; if that has ended since, the run is free again.
