@@ -222,7 +222,7 @@ FORGERIES: Mapping[str, tuple[Forge, str]] = {
         document(("exemplars/0/num", 7)),
         "exemplars of class 0 are damaged: there are 6, not 7",
     ),
-    "no number": (text(b'"number":2,', b'"number":NaN,'), f"{DOCUMENT}NaN is no number"),
+    "no number": (text(b'"number":2,', b'"number":NaN,'), f"{DOCUMENT}expected value"),
     **{
         f"format {found!r}": (document(("format", found)), f"{DOCUMENT}it names no format")
         for found in (0, True, 1.0, "1", None)

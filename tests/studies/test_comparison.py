@@ -66,7 +66,7 @@ def test_every_cell_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
     ("more", "message"),
     [
         ({"methods": [""]}, "comparison: rows"),
-        ({"seeds": [1, 1]}, "seed 1 is given twice"),
+        ({"seeds": [1, 1]}, "s1 is given twice"),
         ({"overrides": ["memory.sise=3"]}, "memory.sise"),
         ({"experiment": "own.yaml"}, r"name.*(is a path|of the form)"),
     ],
