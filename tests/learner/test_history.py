@@ -12,7 +12,7 @@ from grace.base.errors import DamagedError
 from grace.base.tensors import encode
 from grace.engine.work import Seconds, WorkDone
 from grace.learner.document import UpdateRecord
-from grace.learner.history import Change, ledger
+from grace.learner.history import Change
 from grace.learner.inventory import facts
 from grace.learner.learner import Learner
 from grace.learner.store import ModelStore, bytes_of
@@ -189,15 +189,14 @@ class TestHistory:
         assert places == sorted(places)
         assert made.history[-1].revived_class_names == ("class 1",)
         # What was removed has its row still, and its number is never given again.
-        store = ModelStore.open(home)
-        rows = ledger(store.history(), store.numbers(), store.current())
-        assert [(row.change.version, row.is_removed, row.is_current) for row in rows] == [
+        rows = [r for r in json.loads(call("history", home, "--json").stdout) if "removed" in r]
+        assert [(row["version"], row["removed"], row["in_use"]) for row in rows] == [
             *((number, number != 2, False) for number in (1, 2, 3, 4)),
             (5, False, False),
             (6, False, True),
         ]
-        assert [len(row.class_names) for row in rows] == [2, 3, 4, 5, 3, 4]
-        assert rows[4].change.digest == rows[1].change.digest
+        assert [row["num_classes"] for row in rows] == [2, 3, 4, 5, 3, 4]
+        assert rows[4]["digest"] == rows[1]["digest"]
 
     def test_it_stays_bounded(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("grace.learner.history.MAX_BYTES", 4000)

@@ -19,7 +19,7 @@ from grace.cli.show import aligned, show
 from grace.learner import inventory
 from grace.learner.call import refuse_too_low
 from grace.learner.document import ImagesRef
-from grace.learner.history import LedgerRow, ledger
+from grace.learner.history import ledger
 from grace.learner.setting_changes import effect, refuse_fixed
 from grace.learner.store import ModelStore, bytes_of, to_drop
 from grace.settings.load import ConfigError, describe_settings, load_experiment
@@ -69,10 +69,38 @@ def history(model: options.Learner, json: options.AsJson = False) -> None:
     say(*(f"warning: {error}" for error in survey.damaged.values()), *under_way(home), err=True)
     changes = home.history()
     current = survey.in_use and survey.in_use.number
-    rows = ledger(changes, [made.number for made in survey.documents], current)
+    kept = {None, *(made.number for made in survey.documents)}
+    rows, facts = list[dict[str, Any]](), dict[int, dict[str, Any]]()
+    for change, update, names in ledger(changes):
+        is_current, is_removed = change.version == current is not None, change.version not in kept
+        facts[id(change)] = {
+            **change.model_dump(mode="json"),
+            "in_use": is_current,
+            "removed": is_removed,
+            "num_classes": len(names),
+            "classes": class_facts(update.accuracy, names),
+            "gate": gate_facts(update.rulings, names) if change.kind == "learn" else [],
+        }
+        outcome, accuracy = update.outcome, update.accuracy
+        number = "–" if change.version is None else str(change.version)
+        mark = " *" if is_current else " ×" if change.status == "rejected" else ""
+        rows.append(
+            {
+                "version": (f"({number})" if is_removed else number) + mark,
+                "from": change.parent,
+                "classes": len(names),
+                "verdict": "set" if change.kind == "set" else outcome.verdict,
+                "saturation": outcome.saturation,
+                "threshold": outcome.threshold,
+                "backbones": update.num_backbones[1],
+                "bytes": change.num_bytes,
+                "old_accuracy": {"before": accuracy.old_before, "after": accuracy.old_after},
+                "new_accuracy": accuracy.new_after,
+                "date": change.date[:10],
+            }
+        )
     if json:
-        made = {id(row.change): row_facts(row) for row in rows}
-        emit_json([made.get(id(own)) or own.model_dump(mode="json") for own in changes])
+        emit_json([facts.get(id(own)) or own.model_dump(mode="json") for own in changes])
         return
     if not rows:
         say("nothing has been learnt yet")
@@ -85,39 +113,7 @@ def history(model: options.Learner, json: options.AsJson = False) -> None:
     ]
     if others:
         below += ["", "changes other than new classes and images", *others]
-    show([_table_row(row) for row in rows], after=below)
-
-
-def row_facts(row: LedgerRow) -> dict[str, Any]:
-    """Return a version for programs."""
-    names = row.class_names
-    return {
-        **row.change.model_dump(mode="json"),
-        "in_use": row.is_current,
-        "removed": row.is_removed,
-        "num_classes": len(names),
-        "classes": class_facts(row.update.accuracy, names),
-        "gate": gate_facts(row.update.rulings, names) if row.change.kind == "learn" else [],
-    }
-
-
-def _table_row(row: LedgerRow) -> dict[str, Any]:
-    change, outcome, accuracy = row.change, row.update.outcome, row.update.accuracy
-    number = "–" if change.version is None else str(change.version)
-    mark = " *" if row.is_current else " ×" if change.status == "rejected" else ""
-    return {
-        "version": (f"({number})" if row.is_removed else number) + mark,
-        "from": change.parent,
-        "classes": len(row.class_names),
-        "verdict": "set" if change.kind == "set" else outcome.verdict,
-        "saturation": outcome.saturation,
-        "threshold": outcome.threshold,
-        "backbones": row.update.num_backbones[1],
-        "bytes": change.num_bytes,
-        "old_accuracy": {"before": accuracy.old_before, "after": accuracy.old_after},
-        "new_accuracy": accuracy.new_after,
-        "date": change.date[:10],
-    }
+    show(rows, after=below)
 
 
 def rollback(

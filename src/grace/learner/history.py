@@ -6,9 +6,8 @@ can be done twice. Torch-free.
 """
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -226,46 +225,19 @@ def unnoted(documents: Sequence[Document], earlier: Sequence[Change] = ()) -> li
     return new
 
 
-@final
-@dataclass(frozen=True)
-class LedgerRow:
-    """A change that made a version, and what follows from all changes together."""
-
-    change: Change
-    update: UpdateRecord
-    """The last update of the version."""
-    class_names: Sequence[str]
-    """Names of all classes known after it, by index, forgotten classes included."""
-    is_current: bool
-    """``True`` for the version in use."""
-    is_removed: bool
-    """``True`` if its version was removed."""
-
-
-def ledger(
-    changes: Sequence[Change],
-    kept: Collection[int],
-    current: int | None,
-) -> list[LedgerRow]:
-    """List every update and every change of settings of a learner, in the order of time.
+def ledger(changes: Sequence[Change]) -> Iterator[tuple[Change, UpdateRecord, Sequence[str]]]:
+    """Yield every update and every change of settings of a learner, in the order of time.
 
     Args:
         changes: the history.
-        kept: numbers of the versions that are there.
-        current: number of the version in use.
+
+    Yields:
+        The change that made a version, the last update of the version, and the names of all classes
+        known after it, by index, forgotten classes included.
     """
-    rows: list[LedgerRow] = []
     names: dict[int | None, tuple[str, ...]] = {}
     for change in changes:
-        update, number = change.update, change.version
-        if update is None:
-            continue
-        learns = change.kind == "learn"
-        own = update.new_class_names if learns else ()
-        names[number] = (*names.get(change.parent, ()), *own)
-        is_current, is_removed = number == current, number not in kept
-        known = number is not None
-        rows.append(
-            LedgerRow(change, update, names[number], known and is_current, known and is_removed)
-        )
-    return rows
+        if change.update is not None:
+            own = change.update.new_class_names if change.kind == "learn" else ()
+            names[change.version] = (*names.get(change.parent, ()), *own)
+            yield change, change.update, names[change.version]

@@ -12,7 +12,7 @@ from grace.base.lock import holder
 from grace.base.words import in_bytes, in_count, in_interval, markdown
 from grace.learner.document import Document
 from grace.learner.gate import wilson
-from grace.learner.history import Change, ledger
+from grace.learner.history import Change
 from grace.learner.store import ModelStore, bytes_of
 from grace.settings.experiment import ExperimentSettings
 from grace.settings.load import describe_settings
@@ -138,14 +138,14 @@ def card(document: Document, changes: Sequence[Change], kept: Collection[int], n
     past = {update.past for update in document.history}
     updates = [
         (
-            f"{row.change.version or '–'}{' (removed)' if row.is_removed else ''}",
-            row.change.date[:10] or "–",
-            row.update.num_images,
-            row.change.digest or "not learnt in this home",
-            "yes" if row.update in past else "no",
+            f"{own.version or '–'}{' (removed)' if own.version not in (None, *kept) else ''}",
+            own.date[:10] or "–",
+            own.update.num_images,
+            own.digest or "not learnt in this home",
+            "yes" if own.update in past else "no",
         )
-        for row in ledger(changes, kept, document.number)
-        if row.change.kind == "learn"
+        for own in changes
+        if own.update and own.kind == "learn"
     ]
     heads = ("index", "class", "learnt from", "exemplars", "held out", "accuracy", "95 % interval")
     lines = [
