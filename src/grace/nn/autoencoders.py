@@ -71,31 +71,7 @@ class AutoEncoders(Head):
         return (-self.scale * errors).clamp(-self.limit, self.limit)
 
     @override
-    def grown(self, in_features: int, num_classes: int, generator: torch.Generator) -> Self:
-        """Make a head of more auto-encoders that keeps this one's exactly.
-
-        New auto-encoders, and the rows of wider features in old ones, are fresh draws.
-
-        Args:
-            in_features: width D, at least this one's.
-            num_classes: number of auto-encoders K, at least this one's.
-            generator: CPU generator that draws the fresh weights.
-
-        Returns:
-            A trainable head on this one's device.
-        """
-        assert in_features >= self.in_features
-        assert num_classes >= self.num_classes
-        larger = AutoEncoders(
-            in_features,
-            num_classes,
-            generator,
-            latent_dim=self.encoders.shape[1],
-            scale=self.scale,
-            limit=self.limit,
-        ).to(self.encoders)
-        larger.mask(self.masked)
-        with torch.no_grad():
-            larger.encoders[: self.num_classes, :, : self.in_features] = self.encoders
-            larger.decoders[: self.num_classes, : self.in_features] = self.decoders
-        return larger
+    def fresh(self, in_features: int, num_classes: int, generator: torch.Generator) -> Self:
+        latent_dim = self.encoders.shape[1]
+        options = {"scale": self.scale, "limit": self.limit}
+        return type(self)(in_features, num_classes, generator, latent_dim=latent_dim, **options)

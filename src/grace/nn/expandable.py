@@ -8,9 +8,9 @@ Shapes: B images, C channels, H×W pixels, D = Σ feature_dim features, K classe
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast, final, overload
+from typing import TypeVar, cast, final
 
 import torch
 from torch import Tensor, fx, nn
@@ -39,28 +39,6 @@ class ParameterCounts:
 
 
 @final
-class BackboneList(nn.ModuleList):
-    """A ``ModuleList`` whose members are known to be backbones."""
-
-    def __init__(self, backbones: Iterable[Backbone]) -> None:
-        super().__init__(backbones)
-
-    @override
-    def __iter__(self) -> Iterator[Backbone]:
-        return cast("Iterator[Backbone]", super().__iter__())
-
-    @overload
-    def __getitem__(self, idx: slice) -> "BackboneList": ...
-
-    @overload
-    def __getitem__(self, idx: int) -> Backbone: ...
-
-    @override
-    def __getitem__(self, idx: int | slice) -> "Backbone | BackboneList":
-        return cast("Backbone | BackboneList", super().__getitem__(idx))
-
-
-@final
 class ExpandableNetwork(nn.Module):
     """``f(x) = W [φ₁(x), …, φ_b(x)] + bias`` (paper Eq. 1); backbones may differ in width.
 
@@ -77,7 +55,7 @@ class ExpandableNetwork(nn.Module):
         assert backbones
         assert head.in_features == sum(backbone.feature_dim for backbone in backbones)
         self.trunk = trunk
-        self.backbones = BackboneList(backbones)
+        self.backbones = cast("Sequence[Backbone]", nn.ModuleList(backbones))
         self.head = head
         self.extractors: tuple[nn.Module, ...] = (
             tuple(backbones) if trunk is None else (Fork(trunk, backbones),)

@@ -44,14 +44,32 @@ class Head(nn.Module, ABC):
         """Map features (B, D) to scores (B, K) of all classes."""
 
     @abstractmethod
+    def fresh(self, in_features: int, num_classes: int, generator: torch.Generator) -> Self:
+        """Make a head of the same kind whose weights are draws of ``generator``."""
+
+    @final
     def grown(self, in_features: int, num_classes: int, generator: torch.Generator) -> Self:
-        """Make a larger head that keeps this one's weights; this one does not change.
+        """Make a larger head that keeps this one's weights exactly; this one does not change.
+
+        New rows, and the new columns of old rows, are fresh draws whose fan-in is the total width.
 
         Args:
             in_features: total width D, at least this one's.
             num_classes: number of scores K, at least this one's.
             generator: CPU generator that draws the fresh weights.
+
+        Returns:
+            A trainable head on this one's device.
         """
+        assert in_features >= self.in_features
+        assert num_classes >= self.num_classes
+        larger, parameters = self.fresh(in_features, num_classes, generator), self.parameters()
+        larger.to(next(self.parameters()))
+        larger.mask(self.masked)
+        with torch.no_grad():
+            for new, old in zip(larger.parameters(), parameters, strict=True):
+                new[tuple(slice(count) for count in old.shape)] = old
+        return larger
 
     @override
     def forward(self, *features: Tensor) -> Tensor:
@@ -107,27 +125,8 @@ class LinearHead(Head):
         return F.linear(features, self.weight, self.bias)
 
     @override
-    def grown(self, in_features: int, num_classes: int, generator: torch.Generator) -> Self:
-        """Make a larger head that keeps this one's block and biases exactly.
-
-        New rows, and the new columns of old rows, are fresh draws whose fan-in is the total width.
-
-        Args:
-            in_features: total width D, at least this one's.
-            num_classes: number of logits K, at least this one's.
-            generator: CPU generator that draws the fresh weights.
-
-        Returns:
-            A trainable head (K, D) on this one's device.
-        """
-        assert in_features >= self.in_features
-        assert num_classes >= self.num_classes
-        larger = LinearHead(in_features, num_classes, generator).to(self.weight)
-        larger.mask(self.masked)
-        with torch.no_grad():
-            larger.weight[: self.num_classes, : self.in_features] = self.weight
-            larger.bias[: self.num_classes] = self.bias
-        return larger
+    def fresh(self, in_features: int, num_classes: int, generator: torch.Generator) -> Self:
+        return type(self)(in_features, num_classes, generator)
 
 
 @torch.no_grad()
