@@ -19,7 +19,6 @@ from grace.engine import rounding
 from grace.engine.device import Device
 from grace.engine.journal import start_of
 from grace.engine.phase import Batch, Loss, Phase
-from grace.engine.rounding import Rounding
 from grace.engine.trainer import Trainer
 from grace.learner.learner import Learner
 from grace.methods.method import Method, Outcome, Steps
@@ -168,7 +167,7 @@ def test_what_was_left_damaged_is_trained_anew(
 
 def test_all_that_decides_how_sums_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(**engine: Any) -> str:
-        return str(Rounding.of(Device.from_settings(EngineSettings(device="cpu", **engine))))
+        return rounding.describe(Device.from_settings(EngineSettings(device="cpu", **engine)))
 
     threads = torch.get_num_threads()
     seen = [found(threads=threads)]

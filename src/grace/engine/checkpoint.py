@@ -5,10 +5,15 @@ Random draws are seeded by what they are for, so no generator state is stored.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Annotated, Any, ClassVar, Protocol, final
 
+from pydantic import ConfigDict, Field, FiniteFloat
 from torch import Tensor
 
+Duration = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+"""Seconds, at most thirty years; records refuse longer durations."""
+# In ``Rounds`` the name of a phase and a slash come before the loss.
+_LossName = Annotated[str, Field(pattern=r"^(.*/)?[^\W\d]\w*$")]
 _TENSOR = "a tensor"
 """Key of the name that stands for a tensor in a value that is saved."""
 
@@ -28,11 +33,12 @@ class Snapshot:
         is_shared: True if another learner trained this same phase.
     """
 
-    epochs: int
+    __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)
+    epochs: Annotated[int, Field(ge=1)]
     tensors: Mapping[str, Tensor]
-    losses: Mapping[str, float]
-    seconds: float
-    scaler: Mapping[str, float]
+    losses: Mapping[_LossName, FiniteFloat]
+    seconds: Duration
+    scaler: Mapping[str, int | float]
     is_shared: bool = False
 
 

@@ -84,31 +84,21 @@ class Device:
     def compiles(self, recipe: Recipe, num_images: int, shape: tuple[int, int, int]) -> bool:
         """Return True if a phase is compiled; never where there is no working compiler.
 
-        ``auto`` compiles long phases. A rule on sizes, not on measured seconds, so that equal runs
-        stay bit-identical.
+        ``auto`` compiles phases that may repay the 20 to 60 seconds of a compilation. A rule on
+        sizes, not on measured seconds, so that equal runs stay bit-identical: the pixels that pass
+        through the network decide. At the least number, ResNet-20 and ResNet-32 train for 18
+        minutes on one core (AMD EPYC, float32), of which compiling gains up to 3. Images below 16
+        pixels gain nothing.
 
         Args:
             recipe: its epochs count.
             num_images: images of the phase.
             shape: (C, H, W) of an image.
         """
-        long = self.compile == "auto" and is_long(recipe.epochs, num_images, shape)
-        return (long or self.compile is True) and can_compile(self.torch_device.type)
-
-
-def is_long(epochs: int, num_images: int, shape: tuple[int, int, int]) -> bool:
-    """Return True if a phase may repay the 20 to 60 seconds of a compilation.
-
-    The pixels that pass through the network decide. At the least number, ResNet-20 and ResNet-32
-    train for 18 minutes on one core (AMD EPYC, float32), of which compiling gains up to 3. Images
-    below 16 pixels gain nothing.
-
-    Args:
-        epochs: of the phase.
-        num_images: images of the phase.
-        shape: (C, H, W) of an image.
-    """
-    return min(shape[1:]) >= 16 and epochs * num_images * shape[1] * shape[2] >= 2e8
+        _, height, width = shape
+        is_long = min(height, width) >= 16 and recipe.epochs * num_images * height * width >= 2e8
+        wanted = is_long if self.compile == "auto" else self.compile is True
+        return wanted and can_compile(self.torch_device.type)
 
 
 def device_name(settings: EngineSettings) -> Literal["cpu", "cuda"]:

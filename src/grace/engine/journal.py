@@ -5,39 +5,42 @@ gradient sweep the buffers that it changed; a phase's entry holds its last snaps
 the method runs from its beginning: finished work is read, not repeated, and an unfinished phase
 goes on from its last snapshot. An entry that cannot be read, was altered, or belongs to other work
 is ignored: doing the work again gives the same result.
+
+Ctrl-C ends the process (exit code 130) as a kill would: finished work and the last snapshot stay
+here, and the same command, for ``grace run`` with ``--resume``, goes on from them
+(docs/exit-codes.md).
 """
 
 import hashlib
-import math
 import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from grace.base import atomic, tensors
 from grace.base.errors import DamagedError, GraceWarning
 from grace.base.files import inside
 from grace.base.words import one_line
-from grace.engine.checkpoint import Snapshot, SweepResult, put_together, take_apart
+from grace.engine import rounding
+from grace.engine.checkpoint import Duration, Snapshot, SweepResult, put_together, take_apart
 from grace.engine.parts import named_buffers
 from grace.engine.phase import GradientSweep, LossProbe, Phase, Rounds, Work
 from grace.engine.phase_run import PHASE_STATE
-from grace.engine.rounding import Rounding
 from grace.engine.trainer import Trainer
 
 # The errors that reading a forged entry may raise.
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 _SPARE_BYTES = 1 << 20
 """For step counts, losses and small values of an entry."""
-_MOST_SECONDS = 1e9
-"""Thirty years; records refuse longer durations."""
+_SNAPSHOT, _DURATION = TypeAdapter(Snapshot), TypeAdapter[float](Duration)
 _MOVED = "moved."
 """Prefix of the buffers' names in a gradient sweep's entry; its value's names are numbers."""
 
@@ -73,8 +76,8 @@ class Journal:
             folder: for equal data, settings, seeds and versions only.
             trainer: its device and number of processes decide the rounding.
         """
-        rounding = f"{Rounding.of(trainer.device)}; {trainer.ranks.num_processes} processes"
-        place = inside(folder, hashlib.sha256(rounding.encode()).hexdigest()[:16])
+        described = f"{rounding.describe(trainer.device)}; {trainer.ranks.num_processes} processes"
+        place = inside(folder, hashlib.sha256(described.encode()).hexdigest()[:16])
         with suppress(OSError):  # Without a shared folder it trains alone.
             place.mkdir(parents=True, exist_ok=True)
             self._common = Journal(place)
@@ -94,7 +97,8 @@ class Journal:
             with suppress(*_UNFIT):
                 moved = {n.removeprefix(_MOVED): t for n, t in kept.items() if n.startswith(_MOVED)}
                 value = put_together(entry["value"], kept)
-                return trainer.recall(item, SweepResult(value, _seconds(entry["seconds"]), moved))
+                saved = SweepResult(value, _DURATION.validate_python(entry["seconds"]), moved)
+                return trainer.run(item, saved=saved)
         result, kept = trainer.run(item), {}
         entry = {"value": take_apart(result, kept), "seconds": trainer.work[-1].seconds.total}
         if isinstance(item, GradientSweep):
@@ -106,19 +110,10 @@ class Journal:
         """Return the last snapshot of a phase; ``None``: there is none that can be used."""
         found = self._read(name, _key(phase), _most_bytes(phase))
         with suppress(*_UNFIT):
-            facts = {} if found is None else found[0]["snapshot"]
-            losses = facts["losses"]
-            # In ``Rounds`` the name of a phase and a slash come before the loss.
-            if 0 < facts["epochs"] <= phase.phases[0].recipe.epochs and all(
-                loss.rpartition("/")[2].isidentifier() for loss in losses
-            ):
-                return Snapshot(
-                    epochs=int(facts["epochs"]),
-                    tensors=found[1] if found else {},
-                    losses={loss: _finite(value) for loss, value in losses.items()},
-                    seconds=_seconds(facts["seconds"]),
-                    scaler=dict(facts["scaler"]),
-                )
+            facts, kept = found or ({}, {})
+            saved = _SNAPSHOT.validate_python({**facts["snapshot"], "tensors": kept})
+            if saved.epochs <= phase.phases[0].recipe.epochs:
+                return saved
         return None
 
     def offer_phase(
@@ -129,8 +124,7 @@ class Journal:
         if not is_last and started < self._next:
             return
         snapshot = take()
-        facts = asdict(snapshot)
-        del facts["tensors"], facts["is_shared"]
+        facts = {n: v for n, v in vars(snapshot).items() if n not in ("tensors", "is_shared")}
         self._write(name, {**_key(phase), "snapshot": facts}, snapshot.tensors)
         ended = time.monotonic()
         self._next = ended + max(self._between, self._share * (ended - started))
@@ -257,19 +251,6 @@ def start_of(phase: Phase) -> str | None:
         digest.update(repr(form).encode() + tensors.encode(part.module.state_dict()))
     digest.update(tensors.encode(phase.state))
     return digest.hexdigest()
-
-
-def _seconds(value: object) -> float:
-    seconds = _finite(value)
-    if not 0 <= seconds <= _MOST_SECONDS:
-        raise ValueError("no duration")
-    return seconds
-
-
-def _finite(value: object) -> float:
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("no number")
-    return float(value)
 
 
 def _most_bytes(item: Work) -> int:

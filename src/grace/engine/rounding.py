@@ -7,8 +7,6 @@ done, too, and its bits are part of the description.
 
 import hashlib
 import os
-from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -21,55 +19,32 @@ _VARIABLES = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_", "NVIDIA_TF32", "CUBLAS_", "TO
 """Beginnings of the names of variables that choose instructions or number formats."""
 
 
-@final
-@dataclass(frozen=True)
-class Rounding:
-    """What decides how sums are rounded.
+def describe(device: Device) -> str:
+    """Say in one line what decides how sums are rounded on a device in this process, now.
 
-    Args:
-        processor: name of the processor, and of the GPU if work runs there.
-        instructions: those that it has (a hash of its flags), and those that torch uses.
-        variables: environment variables that limit them.
-        threads: torch's CPU threads.
-        settings: number format, memory layout, compiler, and torch's switches.
-        probe: hash of the results of a small piece of work.
+    That is the processor, and the GPU if work runs there; its instructions, those that torch uses
+    and the variables that limit them; torch's threads; number format, memory layout, compiler and
+    torch's switches; and a hash of the results of a small piece of work.
     """
-
-    processor: str
-    instructions: str
-    variables: str
-    threads: int
-    settings: str
-    probe: str
-
-    @classmethod
-    def of(cls, device: Device) -> "Rounding":
-        """Describe the rounding of a device in this process, now."""
-        is_gpu = device.torch_device.type == "cuda"
-        gpu = torch.cuda.get_device_name(device.torch_device) if is_gpu else "no GPU"
-        flags = hashlib.sha256(processor_flags().encode()).hexdigest()[:16]
-        limits = {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)}
-        switches = (
-            f"precision={device.precision}",
-            f"channels_last={device.channels_last}",
-            f"compile={device.compile}",
-            f"matmul={torch.get_float32_matmul_precision()}",
-            f"onednn={torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled}",
-            f"tf32={torch.backends.cudnn.allow_tf32}",
-            f"deterministic={torch.are_deterministic_algorithms_enabled()}",
-        )
-        return cls(
-            processor=f"{processor_name()}, {gpu}",
-            instructions=f"{flags}, {torch.backends.cpu.get_cpu_capability()}",
-            variables=repr(sorted(limits.items())),
-            threads=torch.get_num_threads(),
-            settings=", ".join(switches),
-            probe=_probe(device),
-        )
-
-    def __str__(self) -> str:
-        """Return all of it in one line."""
-        return "; ".join(f"{name}: {value}" for name, value in vars(self).items())
+    is_gpu = device.torch_device.type == "cuda"
+    gpu = torch.cuda.get_device_name(device.torch_device) if is_gpu else "no GPU"
+    flags = hashlib.sha256(processor_flags().encode()).hexdigest()[:16]
+    limits = {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)}
+    facts = {
+        "processor": f"{processor_name()}, {gpu}",
+        "instructions": f"{flags}, {torch.backends.cpu.get_cpu_capability()}",
+        "variables": sorted(limits.items()),
+        "threads": torch.get_num_threads(),
+        "precision": device.precision,
+        "channels_last": device.channels_last,
+        "compile": device.compile,
+        "matmul": torch.get_float32_matmul_precision(),
+        "onednn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
+        "tf32": torch.backends.cudnn.allow_tf32,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "probe": _probe(device),
+    }
+    return "; ".join(f"{name}: {value}" for name, value in facts.items())
 
 
 def _probe(device: Device) -> str:

@@ -103,71 +103,60 @@ class Trainer:
         self.work = []
         self._folded = {}
 
-    def run(self, item: Work, snapshots: SnapshotStore | None = None) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
+    def run(
+        self,
+        item: Work,
+        snapshots: SnapshotStore | None = None,
+        saved: SweepResult | None = None,
+    ) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
         """Run what a method yielded; return its result.
+
+        With several processes, the first one alone gives what was saved; all others get it by its
+        broadcast.
 
         Args:
             item: a phase or sweep.
             snapshots: stores snapshots; a phase goes on from its last one.
+            saved: the result of a sweep, which is not run again.
+
+        Raises:
+            GraceError: if the saved buffers do not fit the sweep; nothing has changed then.
         """
-        self._tell_start(item)
+        for observer in self.observers:
+            observer.work_started(item)
         if isinstance(item, Phase | Rounds):
             result = self.optimise(item, snapshots)
         else:
-            result = self._swept(item)
-        return self._tell_end(item, result)
-
-    def _tell_start(self, item: Work) -> None:
-        for observer in self.observers:
-            observer.work_started(item)
-
-    def _tell_end(self, item: Work, result: Any) -> Any:  # noqa: ANN401
+            result = self._swept(item, saved)
         for observer in self.observers:
             observer.work_finished(item, result)
         return result
 
-    def _swept(self, item: Sweep | GradientSweep | LossProbe) -> Any:  # noqa: ANN401
-        started = time.perf_counter()
-        known: SweepResult | None = None
-        if not isinstance(item, GradientSweep) and self.ranks.is_first:
+    def _swept(self, item: Sweep | GradientSweep | LossProbe, saved: SweepResult | None) -> Any:  # noqa: ANN401
+        started, known = time.perf_counter(), saved
+        if isinstance(item, GradientSweep):
+            if saved is not None:
+                self.restore_buffers(item, saved.buffers)  # Refused before others hear of it.
+        elif saved is None and self.ranks.is_first:
             culprit = self._last_trained()
             value = (
                 self.sweep(item, culprit) if isinstance(item, Sweep) else self._probe(item, culprit)
             )
             known = SweepResult(value, time.perf_counter() - started, {})
-        # The first process may have found the saved result of an earlier run.
         known = self._agreed(SweepResult, known)
-        if known is not None:
-            return self._taken(item, known)
-        assert isinstance(item, GradientSweep)
         done = WorkDone(item.name, 0, len(item.data))
-        result = self.differentiate(item, done.seconds)
-        done.seconds.total = time.perf_counter() - started
+        if known is None:
+            assert isinstance(item, GradientSweep)
+            result = self.differentiate(item, done.seconds)
+            done.seconds.total = time.perf_counter() - started
+        else:
+            if isinstance(item, GradientSweep):
+                self.restore_buffers(item, known.buffers)
+            result = known.value
+            done.seconds.total = known.seconds
+            done.seconds.earlier = known.seconds if saved is not None else 0.0
         self.work.append(done)
         return result
-
-    def recall(self, item: Sweep | GradientSweep | LossProbe, known: SweepResult) -> Any:  # noqa: ANN401
-        """Use the saved result of a sweep instead of running it again; return it.
-
-        With several processes, the first process calls this; the others call ``run`` and get the
-        result by its broadcast.
-
-        Raises:
-            GraceError: if the saved buffers do not fit the sweep; nothing has changed then.
-        """
-        self._tell_start(item)
-        result = self._taken(item, known, known.seconds)
-        self._agreed(SweepResult, known)
-        return self._tell_end(item, result)
-
-    def _taken(
-        self, item: Sweep | GradientSweep | LossProbe, known: SweepResult, earlier: float = 0.0
-    ) -> Any:  # noqa: ANN401
-        if isinstance(item, GradientSweep):
-            self.restore_buffers(item, known.buffers)
-        seconds = Seconds(total=known.seconds, earlier=earlier)
-        self.work.append(WorkDone(item.name, 0, len(item.data), seconds=seconds))
-        return known.value
 
     def _agreed(self, kind: type[Shared], own: Shared | None) -> Shared | None:
         """Return the value of the first process."""
@@ -248,7 +237,7 @@ class Trainer:
         self, data: LabelledImages, augmentation: Augmentation, draws: torch.Generator | None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         layout, device = self.device.channels_last, self.device.torch_device
-        data, size = self._on_device(data), self.eval_batch_size
+        data, size = data.to(self.device.torch_device), self.eval_batch_size
         return epoch_batches(
             data, size, None, augmentation, draws, device=device, channels_last=layout
         )
@@ -266,7 +255,7 @@ class Trainer:
         self._folded = {}  # Folded copies are about to be outdated.
         device = replace(self.device, precision=torch.float32)
         meter = LossMeter(device.torch_device, self.ranks)
-        data = self._on_device(sweep.data)
+        data = sweep.data.to(self.device.torch_device)
         batches = self._epoch_batches(sweep.name, 0, data, sweep.batch_size, self._augmentation)
         with self._training(sweep.parts), self._dropout(sweep.name, 0):
             modules = self._modules(sweep.parts)
@@ -349,7 +338,7 @@ class Trainer:
         return results[0] if isinstance(work, Phase) else results
 
     def _steps(self, phase: Phase) -> PhaseRun:
-        data = phase.data if phase.rows else self._on_device(phase.data)
+        data = phase.data if phase.rows else phase.data.to(self.device.torch_device)
         modules = self._modules(phase.parts)
         return PhaseRun(phase, data, modules, self.device, self._forward_for(phase), self.ranks)
 
@@ -449,9 +438,6 @@ class Trainer:
     @property
     def _synchronises(self) -> bool:
         return self.ranks.are_several and self.device.torch_device.type == "cuda"
-
-    def _on_device(self, data: LabelledImages) -> LabelledImages:
-        return data.to(self.device.torch_device)
 
     def _forward_for(self, phase: Phase) -> Forward | None:
         """Return the compiled forward pass of a phase; ``None``: modules are called as they are."""

@@ -67,11 +67,6 @@ def class_loss(
     return partial(cross_entropy, log_prior=prior, shared=shared)
 
 
-def corrects_shares(settings: AnyMethodSettings) -> bool:
-    """Return True if a method's cross-entropy takes the classes' shares of images into account."""
-    return getattr(settings, "class_prior", "none") != "none"
-
-
 def class_prior(
     settings: AnyMethodSettings, factory: ModuleFactory, task: Task, data: LabelledImages
 ) -> Tensor | None:
@@ -82,7 +77,7 @@ def class_prior(
     Returns:
         ``None`` without a ``class_prior``, and where all classes have equally many images.
     """
-    if not corrects_shares(settings):
+    if getattr(settings, "class_prior", "none") == "none":
         return None
     counts = torch.bincount(data.labels, minlength=task.num_classes)
     if len(counts[task.remembered_classes].unique()) == 1:
