@@ -32,20 +32,13 @@ class Launch:
         """
         if os.environ.get("WORLD_SIZE", "1") == "1":
             return cls()
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-        try:
-            rank, num_processes, local_rank = (int(os.environ[name]) for name in names)
-        except (KeyError, ValueError):
-            missing = [name for name in names if not os.environ.get(name, "").isdecimal()]
-            raise GraceError(
-                f"WORLD_SIZE is '{os.environ['WORLD_SIZE']}', but {', '.join(missing)} is no "
-                "number",
-                "start several processes with torchrun, or unset WORLD_SIZE",
-            ) from None
-        if not 0 <= rank < num_processes or not 0 <= local_rank < num_processes:
-            raise GraceError(
-                f"RANK is {rank} and LOCAL_RANK {local_rank}, but WORLD_SIZE is {num_processes}: "
-                f"ranks go from 0 to {max(0, num_processes - 1)}",
-                "start several processes with torchrun, or unset WORLD_SIZE",
-            )
-        return cls(rank, num_processes, local_rank)
+        given = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        if all(value.isdecimal() for value in given.values()):
+            rank, num_processes, local_rank = map(int, given.values())
+            if max(rank, local_rank) < num_processes:
+                return cls(rank, num_processes, local_rank)
+        said = ", ".join(f"{name} is '{value}'" for name, value in given.items())
+        raise GraceError(
+            f"{said}: ranks are numbers from 0 to WORLD_SIZE - 1",
+            "start several processes with torchrun, or unset WORLD_SIZE",
+        )

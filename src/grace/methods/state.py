@@ -57,7 +57,7 @@ class DeclaredState:
     def __init__(self, factory: ModuleFactory) -> None:
         self._factory = factory
         self._slots: list[Slot[Any]] = []
-        self._values: StateValues | None = None
+        self._values = StateValues()
         # What is refused by its form and then restored has one form: making it takes a while.
         self._outline = lru_cache(maxsize=1)(factory.outline)
         self.network = self.add(NetworkSlot(""))
@@ -75,7 +75,7 @@ class DeclaredState:
     def collect(self) -> MethodState:
         """Return the present state; its tensors are the method's own, not copies."""
         parts = {name: part for slot in self._slots for name, part in slot.parts().items()}
-        return MethodState(self._values.model_dump() if self._values else {}, parts)
+        return MethodState(self._values.model_dump(), parts)
 
     def refuse_unlike(self, parts: Parts, num_classes: int) -> None:
         """Refuse saved tensors by their names, shapes and types alone.
@@ -87,10 +87,7 @@ class DeclaredState:
         Raises:
             DamagedError: if this method cannot have saved them.
         """
-        outline, left = self._outline_of(parts, num_classes), dict(parts)
-        for slot in self._slots:
-            slot.take(left, outline)
-        self._refuse_unknown(left)
+        self._refuse_unknown(self._not_taken(parts, num_classes))
 
     def restore(self, state: MethodState, num_classes: int) -> None:
         """Replace the present state by a saved one of ``num_classes`` classes.
@@ -111,9 +108,7 @@ class DeclaredState:
 
         Parts that this method does not keep with its own settings are dropped.
         """
-        outline, left = self._outline_of(state.parts, num_classes), dict(state.parts)
-        for slot in self._slots:
-            slot.take(left, outline)
+        left = self._not_taken(state.parts, num_classes)
         kept = {name: part for name, part in state.parts.items() if name not in left}
         self.restore(MethodState(state.values, kept), num_classes)
 
@@ -121,6 +116,13 @@ class DeclaredState:
         """Return the form of the network whose tensors were saved; ``None``: there is none."""
         count = sum(name.startswith("backbone.") for name in parts)
         return self._outline(count, num_classes) if count else None
+
+    def _not_taken(self, parts: Parts, num_classes: int) -> Parts:
+        """Return the parts that no slot holds; refuse any that do not fit their slot."""
+        outline, left = self._outline_of(parts, num_classes), dict(parts)
+        for slot in self._slots:
+            slot.take(left, outline)
+        return left
 
     def _refuse_unknown(self, left: Parts) -> None:
         if left:
@@ -132,10 +134,6 @@ class DeclaredState:
     def _restore_values(
         self, saved: dict[str, Any], num_backbones: int, num_classes: int, method: str
     ) -> None:
-        if self._values is None:
-            if saved:
-                raise DamagedError(f"the saved {method} has values that it never writes")
-            return
         try:
             found = type(self._values).model_validate(saved)
         except ValidationError as error:

@@ -9,7 +9,6 @@ docs/protocols.md#measures-of-saturation lists the choices.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import final
 
@@ -175,15 +174,6 @@ class LossSurface:
         return self._losses(named, rows).double().sum()
 
 
-@final
-@dataclass(frozen=True)
-class Estimate:
-    """A mean of random draws with its standard error."""
-
-    mean: float
-    standard_error: float
-
-
 def fisher(surface: LossSurface) -> float:
     """Mean squared gradient of single images' losses, 1/(nN) Σᵢ‖∇ℓᵢ‖², for the true labels.
 
@@ -224,7 +214,7 @@ def adversarial_sharpness(
     return highest - start
 
 
-def expected_sharpness(surface: LossSurface, noises: Iterable[Tensor]) -> Estimate:
+def expected_sharpness(surface: LossSurface, noises: Iterable[Tensor]) -> tuple[float, float]:
     """Mean rise of the loss under noise, E[L(θ + ε)] − L(θ), from pairs ±ε.
 
     Pairs cancel the gradient's share, which is 0 on average and large in a single draw.
@@ -232,10 +222,13 @@ def expected_sharpness(surface: LossSurface, noises: Iterable[Tensor]) -> Estima
     Args:
         surface: the loss.
         noises: ε of each pair, shape (n,); at least two.
+
+    Returns:
+        The mean and its standard error.
     """
     start = surface.loss(torch.zeros_like(surface.point))
     rises = [(surface.loss(e) + surface.loss(-e)) / 2 - start for e in noises]
-    return Estimate(fmean(rises), stdev(rises) / math.sqrt(len(rises)))
+    return fmean(rises), stdev(rises) / math.sqrt(len(rises))
 
 
 def normal_noises(
@@ -303,8 +296,8 @@ def measure(
             found[name] = adversarial_sharpness(surface, radius, steps, draws(name))
         elif name == "expected_sharpness":
             deviation, pairs = settings.expected_deviation, settings.expected_pairs
-            rise = expected_sharpness(surface, normal_noises(size, deviation, pairs, draws(name)))
-            found |= {name: rise.mean, f"{name}_error": rise.standard_error}
+            noises = normal_noises(size, deviation, pairs, draws(name))
+            found[name], found[f"{name}_error"] = expected_sharpness(surface, noises)
         elif name == "hessian_radius":
             (start,) = normal_noises(size, 1.0, 1, draws(name))
             most, tolerance = settings.hessian_products, settings.hessian_tolerance

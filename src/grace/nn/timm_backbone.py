@@ -58,9 +58,15 @@ class TimmBackbone(Backbone):
             was_training = self.body.training
             self.body.eval()
             with torch.no_grad():
-                features = _features_of(self.body, self.name, image)
+                features = self.body(image)
+                if not isinstance(features, Tensor) or features.ndim != 2:
+                    fault = f"backbone '{self.name}' gives no feature vector per image"
+                    raise GraceError(fault, "choose another model")
                 self.form = _form_of(self.body, image, features)
-                self.pool = _pool_of(self.body, self.form)
+                own: nn.Module = _Head(self.body, self.form)
+                if self.form in ("resnet", "efficientnet"):
+                    own = self.body.global_pool
+                self.pool = nn.Identity() if self.form == "vector" else own
                 maps = self.maps(image)
             self.body.train(was_training)
         self.feature_dim = features.shape[1]
@@ -135,21 +141,6 @@ def _only_map(body: Any, form: Form, images: Tensor) -> Tensor:  # noqa: ANN401 
         return cast("Tensor", body(images))
     own: Tensor = body.forward_features(images)
     return own.permute(0, 3, 1, 2) if form == "channels_last" else own
-
-
-def _pool_of(body: Any, form: Form) -> nn.Module:  # noqa: ANN401 - see _create
-    if form in ("resnet", "efficientnet"):
-        return cast("nn.Module", body.global_pool)
-    return nn.Identity() if form == "vector" else _Head(body, form)
-
-
-def _features_of(body: Any, name: str, image: Tensor) -> Tensor:  # noqa: ANN401 - see _create
-    features = body(image)
-    if not isinstance(features, Tensor) or features.ndim != 2:
-        raise GraceError(
-            f"backbone '{name}' gives no feature vector per image", "choose another model"
-        )
-    return features
 
 
 def _form_of(body: Any, image: Tensor, whole: Tensor) -> Form:  # noqa: ANN401 - see _create

@@ -17,7 +17,7 @@ from grace.base.errors import DamagedError, GraceError
 from grace.base.files import given_path, read_exactly
 from grace.base.machine import refuse_too_large
 from grace.base.tensors import decode, encode, outline
-from grace.base.words import nearest, one_line
+from grace.base.words import one_line
 from grace.nn.backbone import Backbone
 from grace.nn.resnets import TorchvisionResNet
 from grace.nn.timm_backbone import TimmBackbone, pretrained_state
@@ -99,18 +99,13 @@ def named_weights(backbone: Backbone, settings: BackboneSettings) -> dict[str, T
         classifiers += backbone.classifiers
     starts = tuple(f"{name}." for name in classifiers)
     found = {name: t for name, t in read.items() if name in own or not name.startswith(starts)}
-    what, unknown = _named(settings), sorted(found.keys() - own.keys())
+    what = _named(settings)
     for name in own:
         if name not in found and not name.endswith(_COUNTER):
-            near = nearest(name, unknown)
-            hint = f" (nearest there: '{one_line(near, 80)}')" if near else ""
-            raise GraceError(f"{what} lack tensor '{name}'{hint}: {_another(backbone)}")
-    for name in unknown:
-        near = nearest(name, own)
-        hint = f" (nearest in the backbone: '{near}')" if near else ""
-        raise GraceError(
-            f"{what} have an unknown tensor '{one_line(name, 80)}'{hint}: {_another(backbone)}"
-        )
+            raise GraceError(f"{what} lack tensor '{name}': {_another(backbone)}")
+    for name in sorted(found.keys() - own.keys()):
+        said = one_line(name, 80)
+        raise GraceError(f"{what} have an unknown tensor '{said}': {_another(backbone)}")
     return found
 
 
