@@ -17,7 +17,7 @@ CEILINGS = {
     "base": (658, 10),
     "settings": (1110, 9),
     "data": (2249, 16),
-    "engine": (1853, 21),
+    "engine": (1809, 21),
     "runs": (912, 8),
     "learner": (3817, 25),
     "studies": (2213, 15),
