@@ -26,7 +26,7 @@ def chosen_classes(class_names: Sequence[str], settings: DataSettings) -> list[i
         settings: ``classes`` keeps these names; ``max_classes`` then keeps the first N.
 
     Raises:
-        GraceError: for an unknown or repeated name, or more classes than there are.
+        GraceError: for an unknown name, or more classes than there are.
     """
     chosen = list(range(len(class_names)))
     if settings.classes is not None:
@@ -37,8 +37,6 @@ def chosen_classes(class_names: Sequence[str], settings: DataSettings) -> list[i
                     f"{did_you_mean(name, class_names)}"
                 )
         wanted = set(settings.classes)
-        if len(wanted) < len(settings.classes):
-            raise GraceError("data.classes names a class twice", "list each once")
         chosen = [label for label in chosen if class_names[label] in wanted]
     if settings.max_classes is not None:
         if settings.max_classes > len(chosen):

@@ -186,20 +186,17 @@ def randaugment(
 
 
 def one_change(
-    rows: Sequence[Sequence[float]], height: int, width: int, *, name: str, largest: int
+    rows: Sequence[Sequence[float]], height: int, width: int, *, name: str, number: float
 ) -> list[list[Change | None]]:
-    """Choose the magnitude of a change: all bins up to the largest are equally likely.
+    """Choose the magnitude of a change, or whether it happens if it has none.
 
-    Draws: bin, and the sign if the change has one.
+    All bins up to the ``number``-th are equally likely, or it is the share of changed images.
+    Draws: bin, or yes or no, and the sign if the change has one.
     """
-    bins = magnitude_bins(10, height, width)[name][: largest + 1]
+    bins = magnitude_bins(10, height, width).get(name, ())[: int(number) + 1]
+    if not bins:
+        return [[(name, 0.0) if row[0] < number else None] for row in rows]
     return [[(name, _signed(name, bins[_choice(row[0], len(bins))], row[-1]))] for row in rows]
-
-
-def _share(
-    rows: Sequence[Sequence[float]], _height: int, _width: int, *, name: str, share: float
-) -> list[list[Change | None]]:
-    return [[(name, 0.0) if row[0] < share else None] for row in rows]
 
 
 def _choice(draw: float, count: int) -> int:
@@ -269,10 +266,7 @@ def _operation(name: str, number: float | None, size: int) -> Operation:
             return _planned(autoaugment, 5, fill=128)
         case "randaugment":
             return _planned(partial(randaugment, magnitude=int(number)), 4)
-        case "autocontrast" | "equalize" | "invert":
-            return _planned(partial(_share, name=name, share=number), 1)
-    plan = partial(one_change, name=name, largest=int(number))
-    return _planned(plan, 1 + is_signed(name), fill=128)
+    return _planned(partial(one_change, name=name, number=number), 1 + is_signed(name), fill=128)
 
 
 @final

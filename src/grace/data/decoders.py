@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Literal, cast, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -55,22 +55,19 @@ class _Decoder:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
         )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._requests: IO[bytes] = self._process.stdin
-        self._answers: IO[bytes] = self._process.stdout
 
     def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytearray]:
         """Return the answer to one request: its facts, and pixels if they name a shape."""
+        requests, answers = cast("Any", self._process.stdin), cast("Any", self._process.stdout)
         with suppress(BrokenPipeError):
-            self._requests.write(json.dumps(request).encode() + b"\n")
-            self._requests.flush()
-            line = self._answers.readline()
+            requests.write(json.dumps(request).encode() + b"\n")
+            requests.flush()
+            line = answers.readline()
             if line.endswith(b"\n"):
                 facts = json.loads(line)
                 pixels = bytearray(facts.get("num_bytes", 0))
                 # A buffered reader fills all of it, unless the process has ended.
-                if cast("Any", self._answers).readinto(pixels) == len(pixels):
+                if answers.readinto(pixels) == len(pixels):
                     return facts, pixels
         code = self._process.wait()
         what = f"decoding it ends the decoder (code {code})"

@@ -24,7 +24,7 @@ from typing_extensions import override
 from grace.base.errors import GraceError
 
 if TYPE_CHECKING:
-    from grace.settings.experiment import Fit
+    from grace.settings.experiment import DataSettings, Fit
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 """The formats that may be decoded, whatever a file's name is; PIL knows others that start programs.
@@ -86,6 +86,13 @@ class Reading:
     skip_duplicates: bool = False
     """Leave duplicates out instead of refusing them; in a benchmark, training images that are test
     images too."""
+
+    @classmethod
+    def of(cls, settings: "DataSettings") -> "Reading":
+        """Return the reading that the settings of the data ask for."""
+        names = ("fit", "max_pixels", "skip_unreadable", "skip_duplicates")
+        own = {name: getattr(settings, name) for name in names}
+        return cls(channels=settings.channels or 3, size=settings.image_size, **own)
 
 
 @final

@@ -282,7 +282,8 @@ def examine(
     found = look_at_all([file.path for file in files], reading)
     looks = [own if isinstance(own, GraceError) else own[0] for own in found]
     judged, left_out = judge_images(root, files, looks, reading)
-    counts: dict[str, Counter[str]] = {name: Counter() for name in tree.names}
+    names = {folder.name for folder in tree.folders}
+    counts: dict[str, Counter[str]] = {name: Counter() for name in sorted(names)}
     for place, (file, look) in enumerate(zip(files, looks, strict=True)):
         kind = "test" if file.is_test else "train"
         if place in left_out:

@@ -66,11 +66,6 @@ class FolderTree:
     """Folders that could be either a class or a part."""
 
     @property
-    def names(self) -> list[str]:
-        """Names of all classes, sorted."""
-        return sorted({folder.name for folder in self.folders})
-
-    @property
     def class_names(self) -> list[str]:
         """Names of the training classes, sorted."""
         return sorted({folder.name for folder in self.folders if not folder.is_test})
@@ -254,13 +249,8 @@ def spelling(name: str) -> str:
 def twins(names: Sequence[str]) -> list[tuple[str, str]]:
     """Return the pairs of names that differ only in case or in how Unicode spells them."""
     spelled: dict[str, str] = {}
-    found: list[tuple[str, str]] = []
-    for name in names:
-        key = spelling(name)
-        if key in spelled:
-            found.append((spelled[key], name))
-        spelled.setdefault(key, name)
-    return found
+    pairs = [(spelled.setdefault(spelling(name), name), name) for name in names]
+    return [(first, second) for first, second in pairs if first != second]
 
 
 def given_files(names: Sequence[Path]) -> tuple[Sequence[Path], Sequence[str]]:

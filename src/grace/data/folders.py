@@ -4,6 +4,7 @@ Shapes: N images, C channels, H×W pixels.
 """
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -104,15 +105,7 @@ def _scanned(
     settings: DataSettings, use: Literal["experiment", "benchmark"]
 ) -> tuple[FolderTree, Reading, list[str]]:
     """Return the folder of an experiment, how its images are read, and notes on its layout."""
-    reading = Reading(
-        channels=settings.channels or 3,
-        size=settings.image_size,
-        fit=settings.fit,
-        max_pixels=settings.max_pixels,
-        use=use,
-        skip_unreadable=settings.skip_unreadable,
-        skip_duplicates=settings.skip_duplicates,
-    )
+    reading = replace(Reading.of(settings), use=use)
     tree, notes = sound_tree(given_root(settings), reading)
     return tree, reading, notes
 
@@ -266,16 +259,14 @@ def file_keys(paths: Sequence[Path]) -> list[Hashable]:
 
     Files are compared by length and their last 4 KiB, and then by the SHA-256 of the whole file.
     """
-    ends = [_ending(path) for path in paths]
+    ends: list[tuple[int, bytes]] = []
+    for path in paths:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - 4096, 0))
+            ends.append((size, hashlib.sha256(file.read(4096)).digest()))
     counts = Counter(ends)
     return [
         (end, file_digest(path)) if counts[end] > 1 else end
         for path, end in zip(paths, ends, strict=True)
     ]
-
-
-def _ending(path: Path) -> tuple[int, bytes]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        file.seek(max(size - 4096, 0))
-        return size, hashlib.sha256(file.read(4096)).digest()

@@ -12,6 +12,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import final
 
@@ -303,10 +304,8 @@ class ExemplarMemory:
 
     def copy(self) -> "ExemplarMemory":
         """Return an independent memory of the same images; no pixel is copied."""
-        twin = ExemplarMemory(self.settings, self.keep_all)
-        twin.original_counts = dict(self.original_counts)
-        twin.room = self.room
-        twin._images = dict(self._images)
+        twin = copy(self)
+        twin.restore(self._images, self.original_counts)
         return twin
 
     @property

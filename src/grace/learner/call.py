@@ -110,15 +110,12 @@ class LearnCall:
         # It imports Pillow, which --help does not need.
         from grace.data.decoding import Reading
 
-        data = self.wanted.data
-        channels, side = data.channels or 3, data.image_size
-        if self.store is not None:
-            depth, height, width = self.store.creation.shape
-            channels = 1 if depth == 1 else 3
-            side = height if side is not None and height == width else None
-        names = ("max_pixels", "fit", "skip_unreadable", "skip_duplicates")
-        own = {name: getattr(data, name) for name in names}
-        return Reading(channels=channels, size=side, **own)
+        reading = Reading.of(self.wanted.data)
+        if self.store is None:
+            return reading
+        depth, height, width = self.store.creation.shape
+        side = height if reading.size is not None and height == width else None
+        return replace(reading, channels=1 if depth == 1 else 3, size=side)
 
     def _with_effect(self) -> list[str]:
         """Return the overrides that have an effect on a learner; warn about the others."""

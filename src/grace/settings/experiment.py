@@ -207,7 +207,7 @@ class BackboneSettings(Settings):
     """deviations that pixels are normalised by, likewise"""
 
     @model_validator(mode="after")
-    def _name_and_weights_are_known(self) -> Self:
+    def _can_be_built(self) -> Self:
         registered("backbone", self.name)
         is_tagged = re.fullmatch(r"timm/[^.]+\..+", self.name)
         if self.weights == "timm" and not is_tagged:
@@ -220,10 +220,6 @@ class BackboneSettings(Settings):
             raise GraceError(
                 f"weights '{self.weights}' should be none, timm, or a path ending in .safetensors"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _preprocessing_is_possible(self) -> Self:
         if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
             raise GraceError("mean and std need one number for each channel", "set both")
         return self

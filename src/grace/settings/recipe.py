@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -169,19 +170,12 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         merged.pop("min_lr", None)
     if above.get("schedule", "multistep") != "multistep":
         merged.pop("milestones", None)
-    elif isinstance(above.get("epochs"), int) and _are_milestones(below):
-        epochs, before = above["epochs"], below["epochs"]
-        moved = {round(milestone / before * epochs) for milestone in below["milestones"]}
-        merged["milestones"] = sorted(place for place in moved if 0 < place < epochs)
+    elif isinstance(epochs := above.get("epochs"), int):
+        with suppress(KeyError, TypeError, ValueError, ArithmeticError):
+            moved = {round(place / below["epochs"] * epochs) for place in below["milestones"]}
+            merged["milestones"] = sorted(place for place in moved if 0 < place < epochs)
     for key, value in above.items():
         under = merged.get(key)
         both = isinstance(under, Mapping) and isinstance(value, Mapping)
         merged[key] = merge(under, value) if both else value  # type: ignore[arg-type]
     return merged
-
-
-def _are_milestones(recipe: Mapping[str, Any]) -> bool:
-    milestones, epochs = recipe.get("milestones"), recipe.get("epochs")
-    if not isinstance(milestones, list | tuple) or not isinstance(epochs, int):
-        return False
-    return epochs > 0 and all(isinstance(milestone, int) for milestone in milestones)
