@@ -36,7 +36,7 @@ __all__ = [
     "write_report",
 ]
 
-# Editors and type checkers read these imports; the running program uses ``_PLACES``.
+# Editors and type checkers read these imports; the running program uses ``_MODULES``.
 if TYPE_CHECKING:
     from grace.base.errors import (
         BusyError,
@@ -61,37 +61,29 @@ if TYPE_CHECKING:
     from grace.studies.study import compare
 else:
     _PLACES = {
-        "BusyError": "grace.base.errors:BusyError",
-        "ConfigError": "grace.settings.load:ConfigError",
-        "ConfigWarning": "grace.settings.load:ConfigWarning",
-        "DamagedError": "grace.base.errors:DamagedError",
-        "Evaluated": "grace.learner.evaluate:Evaluated",
-        "ExperimentSettings": "grace.settings.experiment:ExperimentSettings",
-        "GraceError": "grace.base.errors:GraceError",
-        "GraceWarning": "grace.base.errors:GraceWarning",
-        "LearnResult": "grace.learner.call:LearnResult",
-        "Learner": "grace.learner.learner:Learner",
-        "NewerFormatError": "grace.base.errors:NewerFormatError",
-        "RunRecord": "grace.runs.model:RunRecord",
-        "StudyResult": "grace.studies.results:StudyResult",
-        "TaskRecord": "grace.runs.model:TaskRecord",
-        "UpdateRecord": "grace.learner.document:UpdateRecord",
-        "compare": "grace.studies.study:compare",
-        "evaluate": "grace.learner.evaluate:evaluate",
-        "frame": "grace.studies.frame:frame",
-        "learn": "grace.learner.learn:learn",
-        "load_experiment": "grace.settings.load:load_experiment",
-        "read_record": "grace.runs.record:read_record",
-        "run": "grace.runs.run:run",
-        "write_report": "grace.studies.report:write_report",
+        "base.errors": "BusyError DamagedError GraceError GraceWarning NewerFormatError",
+        "learner.call": "LearnResult",
+        "learner.document": "UpdateRecord",
+        "learner.evaluate": "Evaluated evaluate",
+        "learner.learn": "learn",
+        "learner.learner": "Learner",
+        "runs.model": "RunRecord TaskRecord",
+        "runs.record": "read_record",
+        "runs.run": "run",
+        "settings.experiment": "ExperimentSettings",
+        "settings.load": "ConfigError ConfigWarning load_experiment",
+        "studies.frame": "frame",
+        "studies.report": "write_report",
+        "studies.results": "StudyResult",
+        "studies.study": "compare",
     }
+    _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 
     def __getattr__(name: str) -> object:
         """Import a public name on first use."""
-        if name not in _PLACES:
+        if name not in _MODULES:
             raise AttributeError(f"module 'grace' has no attribute '{name}'")
-        module, _, attribute = _PLACES[name].partition(":")
-        globals()[name] = getattr(import_module(module), attribute)
+        globals()[name] = getattr(import_module(f"grace.{_MODULES[name]}"), name)
         return globals()[name]
 
     def __dir__() -> list[str]:
