@@ -49,8 +49,7 @@ def predict(
     false_alarms: Annotated[
         float,
         options.percent(
-            min=0,
-            help="Images of learnt classes that --unknown may mark by mistake. Default: 5.",
+            min=0, help="Images of learnt classes that --unknown may mark by mistake. Default: 5."
         ),
     ] = 5,
     version: options.Version = None,
@@ -275,8 +274,7 @@ def _thumbnail(path: Path, side: int = 128) -> str:
 def export(
     model: options.Learner,
     out: Annotated[
-        Path | None,
-        typer.Option(help="File to write. Default: MODEL.onnx.", show_default=False),
+        Path | None, typer.Option(help="File to write. Default: MODEL.onnx.", show_default=False)
     ] = None,
     version: options.Version = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,

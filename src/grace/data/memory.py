@@ -25,14 +25,7 @@ from typing_extensions import override
 
 from grace.base.errors import GraceError
 from grace.data.decoders import as_array
-from grace.data.images import (
-    Images,
-    LabelledImages,
-    TensorImages,
-    concatenate,
-    image_keys,
-    join,
-)
+from grace.data.images import Images, LabelledImages, TensorImages, concatenate, image_keys, join
 from grace.settings.experiment import MemorySettings
 
 BYTES_PER_IMAGE = 4

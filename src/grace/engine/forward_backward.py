@@ -105,11 +105,7 @@ class ForwardBackward:
             with self._device.autocast():
                 with torch.no_grad():
                     outputs = graph.run(
-                        self._before,
-                        self.modules,
-                        rows.images,
-                        self._forward,
-                        dict(rows.known),
+                        self._before, self.modules, rows.images, self._forward, dict(rows.known)
                     )
                 frozen_done = clock()
                 outputs = graph.run(self._after, self.modules, rows.images, self._forward, outputs)

@@ -204,12 +204,7 @@ class _Snapshots:
     """
 
     def __init__(
-        self,
-        journal: Journal,
-        name: str,
-        phase: Phase | Rounds,
-        common: Journal | None,
-        start: str,
+        self, journal: Journal, name: str, phase: Phase | Rounds, common: Journal | None, start: str
     ) -> None:
         self.is_shared = common is not None
         self._journal = journal

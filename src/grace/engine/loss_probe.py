@@ -56,9 +56,7 @@ def measured(
 
 
 def loss_surface(
-    item: LossProbe,
-    modules: Mapping[str, nn.Module],
-    batches: Iterable[tuple[Tensor, Tensor]],
+    item: LossProbe, modules: Mapping[str, nn.Module], batches: Iterable[tuple[Tensor, Tensor]]
 ) -> LossSurface:
     """Return the mean cross-entropy of the probe set around the weights of the probed part.
 

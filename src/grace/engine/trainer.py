@@ -14,11 +14,7 @@ from torch import Tensor, nn
 from grace.base.errors import GraceError
 from grace.base.randomness import generator, seeded_globally
 from grace.data.augmentation import Augmentation
-from grace.data.batches import (
-    batch_sizes,
-    epoch_batches,
-    row_batches,
-)
+from grace.data.batches import batch_sizes, epoch_batches, row_batches
 from grace.data.images import LabelledImages
 from grace.engine import parts as graph
 from grace.engine.batch_norm import synchronised
@@ -104,10 +100,7 @@ class Trainer:
         self._folded = {}
 
     def run(
-        self,
-        item: Work,
-        snapshots: SnapshotStore | None = None,
-        saved: SweepResult | None = None,
+        self, item: Work, snapshots: SnapshotStore | None = None, saved: SweepResult | None = None
     ) -> Any:  # noqa: ANN401 - a sweep's value is its reducer's
         """Run what a method yielded; return its result.
 

@@ -9,12 +9,7 @@ from torch import Tensor
 from grace.data.images import LabelledImages, concatenate
 from grace.engine.progress import Progress
 from grace.engine.ranks import Ranks
-from grace.learner.admit import (
-    Ceiling,
-    check_input,
-    class_indices,
-    split_validation,
-)
+from grace.learner.admit import Ceiling, check_input, class_indices, split_validation
 from grace.learner.calibration import MOST_EXEMPLARS, Recogniser, Seen, divided
 from grace.learner.document import Creation
 from grace.learner.given_images import AnyImages, as_images

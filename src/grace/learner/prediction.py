@@ -117,10 +117,7 @@ def predict_files(
 
 
 def in_shape(
-    image: Path | Image.Image,
-    shape: tuple[int, int, int],
-    fit: "Fit",
-    max_pixels: int = MAX_PIXELS,
+    image: Path | Image.Image, shape: tuple[int, int, int], fit: "Fit", max_pixels: int = MAX_PIXELS
 ) -> Pixels:
     """Return an image in a learner's shape (C, H, W), as pixels (H, W, C).
 

@@ -11,11 +11,7 @@ from grace.data.scenario import Task
 from grace.engine.phase import Batch, Loss, Objective
 from grace.methods.module_factory import ModuleFactory
 from grace.nn.losses.balance import log_prior
-from grace.nn.losses.classification import (
-    cross_entropy,
-    new_class_cross_entropy,
-    shared_target,
-)
+from grace.nn.losses.classification import cross_entropy, new_class_cross_entropy, shared_target
 from grace.settings.method import AnyMethodSettings, SmoothingSettings
 
 ClassLoss = Callable[[Tensor, Tensor], Tensor]

@@ -185,10 +185,7 @@ class Create(Method):
     @staticmethod
     @override
     def make_head(
-        settings: Settings,
-        in_features: int,
-        num_classes: int,
-        draws: torch.Generator | None,
+        settings: Settings, in_features: int, num_classes: int, draws: torch.Generator | None
     ) -> Head:
         """Make the auto-encoders of all classes."""
         return AutoEncoders(

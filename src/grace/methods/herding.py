@@ -77,10 +77,7 @@ class ClassMeans:
 
 
 def features(
-    name: str,
-    data: LabelledImages,
-    network: ExpandableNetwork,
-    cache: FeatureCache | None = None,
+    name: str, data: LabelledImages, network: ExpandableNetwork, cache: FeatureCache | None = None
 ) -> Generator[Sweep, Any, Tensor]:
     """Yield a sweep over images with the test transform; return the network's features (N, D).
 

@@ -60,10 +60,6 @@ class Memo(Method):
         """Train one more specialised block, and the generalised one if ``train_base`` says so."""
         settings = self.settings
         self.network = yield from grow(
-            self,
-            task,
-            settings.grow,
-            settings.auxiliary_weight,
-            trains_trunk=settings.train_base,
+            self, task, settings.grow, settings.auxiliary_weight, trains_trunk=settings.train_base
         )
         return Outcome(verdict="grow", reason="memo adds a last stage with every update")

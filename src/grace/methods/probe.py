@@ -149,8 +149,7 @@ def _nearest(backbones: Sequence[nn.Module], sums: Mapping[str, Tensor]) -> Clas
     absent = sums["counts"] == 0
     means = nn.functional.normalize(sums["sums"], dim=1).float()
     return Classifier(
-        backbones,
-        lambda found: nearest_mean(found.float(), means).masked_fill(absent, MASKED),
+        backbones, lambda found: nearest_mean(found.float(), means).masked_fill(absent, MASKED)
     )
 
 

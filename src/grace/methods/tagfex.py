@@ -54,11 +54,7 @@ from grace.nn.attention import MergeAttention, Pick, TaskAgnostic
 from grace.nn.backbone import Backbone, WithMaps
 from grace.nn.expandable import ExpandableNetwork, copy_of
 from grace.nn.heads import Head, LinearHead, align_weights
-from grace.nn.losses.classification import (
-    auxiliary_labels,
-    cross_entropy,
-    new_class_cross_entropy,
-)
+from grace.nn.losses.classification import auxiliary_labels, cross_entropy, new_class_cross_entropy
 from grace.nn.losses.distillation import distillation_share, guided_transfer, info_nce
 from grace.nn.merging import merge_backbones
 from grace.settings.method import NOT_ZERO, AligningSettings, Traits

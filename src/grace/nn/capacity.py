@@ -116,11 +116,7 @@ class LossSurface:
     """
 
     def __init__(
-        self,
-        parameters: Mapping[str, Tensor],
-        losses: Losses,
-        num_images: int,
-        chunk: int = 256,
+        self, parameters: Mapping[str, Tensor], losses: Losses, num_images: int, chunk: int = 256
     ) -> None:
         assert num_images > 0
         self.point = torch.cat([tensor.detach().flatten() for tensor in parameters.values()])

@@ -102,11 +102,7 @@ def fingerprints(
         **_protocol(settings, config),
         "backbone": _backbone(settings, config["backbone"]),
     }
-    run = {
-        "protocol": protocol,
-        **_beside_protocol(settings, config),
-        "versions": dict(versions),
-    }
+    run = {"protocol": protocol, **_beside_protocol(settings, config), "versions": dict(versions)}
     first_task = {
         **{key: protocol[key] for key in ("data_digest", "data", "base", "backbone")},
         "validation": config["memory"]["validation"],
@@ -114,11 +110,7 @@ def fingerprints(
         "label_smoothing": config["method"].get("label_smoothing", 0.0),
         **{key: run[key] for key in ("precision", "class_order", "seeds", "versions")},
     }
-    return {
-        "protocol": _digest(protocol),
-        "run": _digest(run),
-        "first_task": _digest(first_task),
-    }
+    return {"protocol": _digest(protocol), "run": _digest(run), "first_task": _digest(first_task)}
 
 
 def settings_fingerprint(settings: ExperimentSettings) -> str:

@@ -20,13 +20,7 @@ from grace.methods.preprocessing import constants
 from grace.methods.saved import LearntTask, SavedMethod, encode, read, restore
 from grace.methods.scoring import finite, refuse_diverged, scores
 from grace.runs.evaluation import compare_predictions
-from grace.runs.model import (
-    BytesRecord,
-    ParameterRecord,
-    PhaseRecord,
-    SecondsRecord,
-    TaskRecord,
-)
+from grace.runs.model import BytesRecord, ParameterRecord, PhaseRecord, SecondsRecord, TaskRecord
 from grace.settings.experiment import ExperimentSettings
 
 
@@ -42,11 +36,7 @@ class Stream:
     """
 
     def __init__(
-        self,
-        settings: ExperimentSettings,
-        dataset: Dataset,
-        progress: Progress,
-        ranks: Ranks,
+        self, settings: ExperimentSettings, dataset: Dataset, progress: Progress, ranks: Ranks
     ) -> None:
         self.settings = settings
         self.ranks = ranks

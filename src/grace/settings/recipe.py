@@ -15,11 +15,7 @@ class Settings(BaseModel):
     """Base of all settings: frozen. The text below a field is its meaning, range and symbol."""
 
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
 
     @override

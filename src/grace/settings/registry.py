@@ -224,11 +224,7 @@ DATASETS: Mapping[str, Entry] = {
         ("digits", "arrays:load_digits", "scikit-learn's 1,797 grey images of 8×8 pixels, offline"),
         ("cifar10", "cifar:load_cifar", "60,000 images of 32×32 pixels in 10 classes; downloads"),
         ("cifar100", "cifar:load_cifar", "the same in 100 classes; downloads"),
-        (
-            "imagenet100",
-            "folders:load_imagenet100",
-            "100 classes of ImageNet, in data.root",
-        ),
+        ("imagenet100", "folders:load_imagenet100", "100 classes of ImageNet, in data.root"),
         ("folder", "folders:load_folder", "your images: data.root/<class>/… or root/train|test/…"),
     )
 }

@@ -129,12 +129,7 @@ def _lines(claim: ClaimSettings, result: StudyResult) -> Iterator[ClaimLine]:
 
 
 def _difference(
-    result: StudyResult,
-    left: Terms,
-    right: Place | Terms,
-    protocol: str,
-    key: str,
-    slack: float,
+    result: StudyResult, left: Terms, right: Place | Terms, protocol: str, key: str, slack: float
 ) -> ClaimLine:
     """Judge left − right + slack of one metric, seed by seed."""
     is_ranked, rivals = not isinstance(right, dict), result.ranked(protocol)

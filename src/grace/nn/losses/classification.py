@@ -6,10 +6,7 @@ from torch import Tensor
 
 
 def cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
-    log_prior: Tensor | None = None,
-    shared: Tensor | None = None,
+    logits: Tensor, labels: Tensor, log_prior: Tensor | None = None, shared: Tensor | None = None
 ) -> Tensor:
     """Mean cross-entropy −log σ(z)_y over all K logits (paper ℓ_CE), or −log σ(z + log π)_y.
 

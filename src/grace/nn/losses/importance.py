@@ -11,9 +11,7 @@ from torch import Tensor
 
 
 def quadratic_penalty(
-    parameters: Mapping[str, Tensor],
-    anchor: Mapping[str, Tensor],
-    importance: Mapping[str, Tensor],
+    parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor], importance: Mapping[str, Tensor]
 ) -> Tensor:
     """Penalise the distance from an anchor, Ω = ½ Σ_n Σ F_n ⊙ (θ_n[:len(θ*_n)] − θ*_n)².
 
