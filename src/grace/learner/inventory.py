@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from grace.base.errors import GraceError
+from grace.base.errors import DamagedError, GraceError
 from grace.base.lock import holder
 from grace.base.words import in_bytes, in_count, in_interval, markdown
 from grace.learner.document import Document
@@ -25,6 +25,11 @@ def facts(home: ModelStore) -> dict[str, Any]:
         DamagedError: if the document of the version in use is damaged.
     """
     survey, unfinished = home.survey(), home.log.unfinished()
+    changes, problem = list[Change](), None
+    try:
+        changes = [*home.history()]
+    except DamagedError as error:  # It is a trail: the learner answers without it.
+        problem = str(error)
     source = survey.in_use or home.creation
     # The lock is only tried beside an update: asking never gets in the way of a start.
     running = holder(home.path / "lock") if home.pending() else None
@@ -36,7 +41,8 @@ def facts(home: ModelStore) -> dict[str, Any]:
         "interrupted_update": home.pending() is not None and running is None,
         "running_update": running,
         "interrupted_change": unfinished.kind if unfinished else None,
-        "changes": home.history(),
+        "changes": changes,
+        "history_problem": problem,
         "num_bytes_of_all_versions": bytes_of(survey.documents),
         "method": source.settings.method.name,
         "backbone": source.settings.backbone.name,
