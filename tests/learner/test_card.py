@@ -53,7 +53,9 @@ def test_it_says_what_the_documents_say(saved: Path) -> None:
             f"{100 * found.after / found.num:.1f} % of {found.num}",
             f"{100 * low:.0f} – {100 * high:.0f} %",
         ]
-    assert [row[3] for row in rows(text, "Data")] == [made.digest for made in home.documents()]
+    assert [row[3] for row in rows(text, "Data")] == [
+        made.digest for made in home.survey().documents
+    ]
     # The update of version 4 was rejected.
     assert [row[4] for row in rows(text, "Data")] == ["yes", "yes", "yes", "no", "yes"]
     settings = dict(rows(text, "Settings that differ from their defaults"))
@@ -68,7 +70,7 @@ def test_it_says_what_the_documents_say(saved: Path) -> None:
 
 
 def test_removed_versions_keep_their_hashes(copied: Path) -> None:
-    digests = [made.digest for made in ModelStore.open(copied).documents()]
+    digests = [made.digest for made in ModelStore.open(copied).survey().documents]
     Learner.load(copied).keep_within(0)
     text = call("info", copied, "--card").stdout
     removed = [*(f"{n} (removed)" for n in range(1, 5)), "5"]

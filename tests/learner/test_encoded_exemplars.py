@@ -177,5 +177,5 @@ def test_the_format_of_a_living_learner_can_change(tmp_path: Path) -> None:
             index == 2 for index in range(classes)
         ]
     for home in tmp_path.iterdir():
-        documents = ModelStore.open(home).documents()
+        documents = ModelStore.open(home).survey().documents
         assert all(document.num_bytes <= 420_000 for document in documents)

@@ -83,7 +83,7 @@ def test_its_images_are_gone_from_every_version_and_none_says_its_name(home: Pat
     assert not (home / "change.json").exists()
     assert (learner.held_out.count(1), len(learner.method.memory.of_class(1))) == (0, 0)
     store = ModelStore.open(home)
-    for document in store.documents():
+    for document in store.survey().documents:
         assert document.forgotten == (1,)
         assert document.class_names[:2] == ("class 0", "class 1")
         assert not {1} & {*document.exemplars, *document.validation, *document.original_counts}
@@ -120,7 +120,7 @@ def test_a_class_that_only_other_versions_know(home: Path) -> None:
     assert holders(home, pixels) != []
     learner.forget("class 3")
     assert holders(home, pixels) == []
-    assert [d.forgotten for d in ModelStore.open(home).documents()] == [(), (), (3,), (3,)]
+    assert [d.forgotten for d in ModelStore.open(home).survey().documents] == [(), (), (3,), (3,)]
     assert torch.equal(learner.predict_proba(PROBE), said)
 
 
@@ -259,7 +259,7 @@ def test_an_interrupted_purge_is_finished_by_the_next_change(way: str, home: Pat
         learner.forget("class 1")
     begun = json.loads((home / "change.json").read_text())
     assert (begun["kind"], begun["class_name"]) == ("forget", "class 1")
-    assert [d.forgotten for d in ModelStore.open(home).documents()] == [(1,), (), (), ()]
+    assert [d.forgotten for d in ModelStore.open(home).survey().documents] == [(1,), (), (), ()]
     assert holders(home, OF_1) != []
     other = Learner.load(home)
     if way == "rollback":
@@ -272,7 +272,7 @@ def test_an_interrupted_purge_is_finished_by_the_next_change(way: str, home: Pat
             teach(other, {5: 8})
     assert not (home / "change.json").exists()
     assert holders(home, OF_1) == []
-    assert all(1 in document.forgotten for document in ModelStore.open(home).documents())
+    assert all(1 in document.forgotten for document in ModelStore.open(home).survey().documents)
     assert "class 1" not in Learner.load(home).predict(PROBE)
 
 
@@ -288,4 +288,4 @@ def test_an_unfinished_update_comes_first(home: Path) -> None:
         teach(learner, {6: 8})
     with pytest.raises(GraceError, match="was interrupted and may still use the images"):
         Learner.load(home).forget("class 1")
-    assert [d.forgotten for d in ModelStore.open(home).documents()] == [()] * 4
+    assert [d.forgotten for d in ModelStore.open(home).survey().documents] == [()] * 4

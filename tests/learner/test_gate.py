@@ -223,7 +223,7 @@ def test_a_rejected_update_leaves_all_as_it_was(tmp_path: Path) -> None:
     assert (made.history, made.held_out.keys()) == (history, keys)
     assert torch.equal(Learner.load(tmp_path / "home").predict_proba(probe), said)
     home = ModelStore.open(tmp_path / "home")
-    assert [d.status for d in home.documents()] == ["accepted", "rejected"]
+    assert [d.status for d in home.survey().documents] == ["accepted", "rejected"]
     assert (home.document(2).history[-1], home.document(2).parent) == (update, 1)
 
     # The same again is not tried again; with a laxer gate it is another update.

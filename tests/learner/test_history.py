@@ -85,7 +85,7 @@ class TestDamaged:
         result = call("forget", home, "class 1", "--yes")
         assert "removed version 2, which cannot be read" in result.stdout
         assert store.numbers() == [1, 3, 4, 5]
-        assert all(1 in document.forgotten for document in store.documents())
+        assert all(1 in document.forgotten for document in store.survey().documents)
         kept = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
         assert not any(image.numpy().tobytes() in d for image in pictures(1, 8) for d in kept)
         spoil(version(home, 5), how)
@@ -107,6 +107,8 @@ class TestDamaged:
         refused = call("history", home)
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
         assert "move it away, or restore it from a backup" in refused.stderr
+        shown = call("info", home)
+        assert (shown.exit_code, shown.stdout.count("history.jsonl")) == (0, 1)
         made.rollback(3)
         readable = [own.kind for own in ModelStore.open(home).log.readable()]
         assert (readable.count("learn"), readable[-1]) == (4, "rollback")
@@ -120,7 +122,7 @@ class TestPrune:
         assert result.stdout.startswith(f"removed versions 1, 2 of '{home}': ")
         store = ModelStore.open(home)
         assert store.numbers() == [3, 4]
-        used = {r.sha256 for made in store.documents() for r in made.refs}
+        used = {r.sha256 for made in store.survey().documents for r in made.refs}
         assert {path.stem for path in (home / "objects").iterdir()} == used
         assert torch.equal(Learner.load(home).predict_proba(pictures(0, 3)), before)
         before_files = files(home)
@@ -144,7 +146,7 @@ class TestPrune:
 
     def test_a_ceiling_takes_the_oldest_first(self, home: Path) -> None:
         store = ModelStore.open(home)
-        documents = store.documents()
+        documents = store.survey().documents
         sizes = [bytes_of(documents[first:]) for first in range(4)]
         assert sizes == sorted(sizes, reverse=True)
         assert store.prune(max_mb=sizes[0] / 1e6) == []
@@ -224,7 +226,7 @@ class TestHistory:
                 store.roll_back(3)  # It is cut off there.
         assert store.log.unfinished() == begun
         Learner.load(home, 2).rollback(2)
-        assert all("class 1" not in made.live_class_names for made in store.documents())
+        assert all("class 1" not in made.live_class_names for made in store.survey().documents)
         assert store.log.unfinished() is None
 
     def test_lines_that_say_nothing_are_refused(self, home: Path) -> None:
@@ -294,7 +296,7 @@ def test_versions_and_classes_are_those_of_the_learner(saved: Path) -> None:
     assert (own["version"], own["num_updates"], own["num_backbones"]) == (5, 4, 2)
     assert own["saturation"] == learner.history[-1].outcome.saturation is not None
     names = ["apple", "Käse", "cat", "dog", "fox"]
-    kept = [(len(memory.of_class(i)), learner.held_out.count(i)) for i in range(5)]
+    kept = [(len(memory.of_class(i)), learner.model.state.held_out.count(i)) for i in range(5)]
     assert kept[2] == (0, 0) < kept[0]
     told = [[*row.values()] for row in own["classes"]]
     assert told == [[i, name, name == "cat", *kept[i]] for i, name in enumerate(names)]

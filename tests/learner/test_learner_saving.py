@@ -79,7 +79,7 @@ def test_a_learner_that_is_loaded_for_every_update_is_the_same(
         teach(Learner.load(home), step)
     again = Learner.load(home)
     assert torch.equal(again.predict_proba(PROBE), said[-1])
-    ours, theirs = ModelStore.open(home).documents(), stayed.home.documents()
+    ours, theirs = ModelStore.open(home).survey().documents, stayed.home.survey().documents
     # Equal references are equal bytes: they are named after their content.
     assert list(map(comparable, ours)) == list(map(comparable, theirs))
     assert files_of(home) == files_of(stayed.home.path)
@@ -120,7 +120,7 @@ def test_a_learner_from_memory_is_saved_once(
 
 def test_versions_share_what_did_not_change(straight: Straight) -> None:
     learner, _ = straight
-    home, documents = learner.home.path, learner.home.documents()
+    home, documents = learner.home.path, learner.home.survey().documents
     one, two, three, four = documents
     told = [update.outcome.verdict for update in learner.history]
     assert told == ["start", "compress", "grow", "compress"]

@@ -94,7 +94,7 @@ def test_a_ceiling_holds(weights: Path, tmp_path: Path) -> None:
     made = frozen(weights, home, size=None, max_mb=2.2, validation=2)
     for classes in ((0, 1), (2, 3), (4, 5)):
         teach(made, *classes)
-    assert all(own.num_bytes <= 2.2e6 for own in ModelStore.open(home).documents())
+    assert all(own.num_bytes <= 2.2e6 for own in ModelStore.open(home).survey().documents)
     assert len(made.method.memory) > 0
 
 

@@ -73,7 +73,7 @@ def growth(home: Path, num_updates: int, *, leaks: bool = False) -> tuple[float,
         tensors.append(tensor_bytes())
     told = [update.outcome.verdict for update in made.history]
     assert told == ["start", "grow"] + ["compress (budget)"] * (num_updates - 2)
-    sizes = [document.num_bytes for document in ModelStore.open(home).documents()]
+    sizes = [document.num_bytes for document in ModelStore.open(home).survey().documents]
     assert max(sizes) <= MAX_MB * 1e6
     # A version more costs its class's rows and images and the history's line, no more.
     assert steady_growth(sizes[2:]) < 4_000

@@ -311,7 +311,7 @@ def _template(folder: Path) -> Path:
 def _describe_home(path: Path) -> Facts:
     """All that a learner's directory holds, and what it should not."""
     home = ModelStore.open(path)
-    documents = home.documents()
+    documents = home.survey().documents
     refs = [ref for document in documents for ref in document.refs]
     for ref in refs:
         home.read(ref, "it")  # It is there, and what its name says.

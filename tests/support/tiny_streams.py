@@ -145,7 +145,7 @@ def watch(
     after: Callable[[Work, Any], None] = lambda item, result: None,
 ) -> None:
     """Hear of every phase and sweep of a learner's updates, before and after it is done."""
-    learner.trainer.observers.append(_Watch(before, after))
+    learner.model.trainer.observers.append(_Watch(before, after))
 
 
 def state(module: torch.nn.Module) -> dict[str, Tensor]:

@@ -159,7 +159,7 @@ def taught(method: BaseMethodSettings, ranks: Ranks) -> dict[str, Any]:
     shape, mean, std = (3, SIZE, SIZE), (0.4,) * 3, (0.3,) * 3
     # As if it was saved: then its backbone is not tried before.
     made = Learner(Model(settings(method), shape, mean, std, is_saved=True, ranks=ranks))
-    augmentation, seed = made.trainer._augmentation, made.settings.seeds.data
+    augmentation, seed = made.model.trainer._augmentation, made.settings.seeds.data
     pair = [Trainer(ENGINE, augmentation, seed, ranks=own) for own in (ranks, Ranks())]
     found: list[dict[str, Any]] = []
 

@@ -226,9 +226,9 @@ def prune(
         raise GraceError("what shall stay?", "give either --keep or --max-disk-mb")
     home = ModelStore.open(model)
     home.finish()
-    before = bytes_of(home.documents())
+    before = bytes_of(home.survey().documents)
     gone = home.prune(keep=keep, max_mb=max_disk_mb or 0)
-    after = bytes_of(home.documents())
+    after = bytes_of(home.survey().documents)
     if gone:
         say(f"removed {named_versions(gone)} of '{model}': {in_bytes(before - after)} freed")
     else:

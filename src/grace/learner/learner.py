@@ -12,12 +12,11 @@ from grace.base.errors import GraceError
 from grace.base.words import did_you_mean_one_of
 from grace.data.decoders import Pixels
 from grace.engine.progress import Progress
-from grace.engine.trainer import Trainer
 from grace.learner import update, versions
-from grace.learner.adapt import model_of_run, new_model, with_changes, with_settings
+from grace.learner.adapt import model_of_run, new_model, with_changes
 from grace.learner.admit import check_input
 from grace.learner.calibration import Recogniser
-from grace.learner.document import UpdateRecord, portable
+from grace.learner.document import UpdateRecord
 from grace.learner.export import Exported, export_checked
 from grace.learner.gate import limits
 from grace.learner.given_images import AnyImages, as_labels
@@ -66,11 +65,6 @@ class Learner:
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W) of every image."""
         return self.model.shape
-
-    @property
-    def trainer(self) -> Trainer:
-        """The trainer, which runs all training and prediction."""
-        return self.model.trainer
 
     @property
     def method(self) -> Method:
@@ -224,7 +218,7 @@ class Learner:
         Raises:
             GraceError: without a home, or if there is no such version.
         """
-        home, trainer = self._at_home(), self.trainer
+        home, trainer = self._at_home(), self.model.trainer
         with home.changing():
             model = versions.load(
                 home, version, self.settings.engine, trainer.progress, trainer.ranks
@@ -259,11 +253,6 @@ class Learner:
                 versions.save_settings(model, self.home)
             self.model = model
         return changes
-
-    def adopt(self, settings: ExperimentSettings) -> None:
-        """Use other settings from now on; they are saved with the next version."""
-        if portable(settings) != portable(self.settings):
-            self.model = with_settings(self.model, settings)
 
     def update(
         self,

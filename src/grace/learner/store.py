@@ -513,10 +513,6 @@ class ModelStore:
         in_use = current and (documents.get(current) or self.document(current))
         return Survey(in_use or None, [*documents.values()], damaged)
 
-    def documents(self) -> Sequence[Document]:
-        """Read the documents of all versions, in order; old ones that are damaged are left out."""
-        return self.survey().documents
-
     def with_digest(self, digest: str) -> list[Document]:
         """Return the versions whose last update has this digest, newest first.
 

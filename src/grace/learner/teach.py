@@ -9,10 +9,11 @@ from grace.base.errors import GraceWarning
 from grace.base.words import in_bytes
 from grace.data.folders import load_update
 from grace.engine.progress import Progress, Silence
+from grace.learner.adapt import with_settings
 from grace.learner.admit import check_input
 from grace.learner.call import LearnCall, LearnResult, cleaned_after_failure
-from grace.learner.document import Document
-from grace.learner.gate import accepts, too_fine
+from grace.learner.document import Document, portable
+from grace.learner.gate import too_fine
 from grace.learner.learner import Learner
 from grace.learner.recommend import HELD_OUT
 from grace.learner.setting_changes import differences, effect
@@ -49,7 +50,7 @@ def _pruned(store: ModelStore, most: float | None) -> Sequence[int]:
     if most is None:
         return ()
     gone = store.prune(max_mb=most)
-    left = bytes_of(store.documents())
+    left = bytes_of(store.survey().documents)
     if left > most * 1_000_000:
         _warn(
             f"what must stay takes {in_bytes(left)}, more than the {most:g} MB for all versions "
@@ -96,7 +97,13 @@ class _FolderUpdate:
         if not set(self.class_names) <= set(in_use.live_class_names):
             return None
         held = [update.past for update in in_use.history]
-        learnt = (own for own in self._learnt_before(store) if own.history[-1].past in held)
+        digest = check_input(**self._given, shape=store.creation.shape).digest
+        # A class that was forgotten since then may be learnt again.
+        learnt = (
+            own
+            for own in store.with_digest(digest)
+            if set(self.class_names) <= set(own.live_class_names) and own.history[-1].past in held
+        )
         known = next(learnt, None)
         if known is None:
             return None
@@ -121,8 +128,10 @@ class _FolderUpdate:
         store = learner.home
         assert store is not None
         numbers = store.numbers()
-        self._warn_of_doubts(learner, store)
-        known = set(learner.class_names)
+        known, held_out = set(learner.class_names), learner.held_out
+        live = map(learner.class_names.index, learner.model.state.live_class_names)
+        for text in too_fine(call.gate, [count for i in live if (count := held_out.count(i))]):
+            _warn(text)
         self._progress.update_started([own for own in self.class_names if own not in known])
         with cleaned_after_failure(store):
             update = learner.update(**self._given, max_drop=call.max_drop, again=call.again)
@@ -130,7 +139,7 @@ class _FolderUpdate:
         is_new = document.number not in numbers
         if not is_new:
             # A version between others may be the one that answers.
-            held = (made for made in store.documents() if made.history[-1] == update)
+            held = (made for made in store.survey().documents if made.history[-1] == update)
             document = next(held, document)
         return document, is_new
 
@@ -148,35 +157,7 @@ class _FolderUpdate:
         given = {name: own for name, own in wanted.engine if own != getattr(saved, name)}
         here = carried_out_here(store.settings(), None).engine.model_copy(update=given)
         learner = Learner.load(store.path, engine=here, progress=self._progress)
-        learner.adopt(wanted.model_copy(update={"engine": here}))
+        wanted = wanted.model_copy(update={"engine": here})
+        if portable(wanted) != portable(learner.settings):
+            learner.model = with_settings(learner.model, wanted)
         return learner
-
-    def _warn_of_doubts(self, learner: Learner, store: ModelStore) -> None:
-        """Warn of limits too fine to judge by, and of versions that have learnt these images."""
-        gate, held, state = self._call.gate, learner.held_out, learner.model.state
-        known = set(range(len(learner.class_names))) - learner.forgotten
-        for text in too_fine(gate, [held.count(i) for i in sorted(known) if held.count(i)]):
-            _warn(text)
-        if self._call.again:
-            return
-        others = [] if store.pending() else self._learnt_before(store)
-        if others and not any(
-            (made.parent, made.changed) == (state.version, state.changed)
-            and accepts(made.history[-1].accuracy, gate) == made.history[-1].accepted
-            for made in others
-        ):
-            number, is_accepted = others[0].number, others[0].status == "accepted"
-            _warn(
-                f"version {number} has learnt these images already, and "
-                f"{'is not in use' if is_accepted else 'was rejected'}: 'grace rollback "
-                f"{shlex.quote(str(store.path))} {number}' puts it in use"
-            )
-
-    def _learnt_before(self, store: ModelStore) -> list[Document]:
-        """Return the versions that have learnt these images and know their classes, newest first.
-
-        A class that was forgotten since then may be learnt again.
-        """
-        digest = check_input(**self._given, shape=store.creation.shape).digest
-        names = set(self.class_names)
-        return [own for own in store.with_digest(digest) if names <= set(own.live_class_names)]
