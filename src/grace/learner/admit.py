@@ -239,7 +239,8 @@ def split_validation(
         return LabelledImages(given.images, labels), held
     keys = image_keys(given.images)
     missing = {name: max(0, wanted - held.count(i)) for name, i in index.items()}
-    learnt = _exemplar_keys(memory, [index[name] for name in missing if missing[name]])
+    wanting = [index[name] for name in missing if missing[name]]
+    learnt = {key for own in wanting for key in image_keys(memory.of_class(own))}
     images, names = given.validation or (given.images, given.labels)
     fresh: dict[str, list[int]] = {}
     for place in _unseen(images, held, learnt, memory):
@@ -261,10 +262,6 @@ def split_validation(
         )
     data = LabelledImages(given.images, labels)
     return data if len(places) == len(data) else data.subset(torch.tensor(places)), held
-
-
-def _exemplar_keys(memory: ExemplarMemory, classes: Sequence[int]) -> set[bytes]:
-    return {key for index in classes for key in image_keys(memory.of_class(index))}
 
 
 def _unseen(

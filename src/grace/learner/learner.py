@@ -344,9 +344,7 @@ class Learner:
         Raises:
             GraceError: before the first update.
         """
-        self._refuse_ignorance()
-        with self._naming_home():
-            return self.model.decide(images)
+        return self.recognise(images)[0]
 
     def predict_proba(self, images: AnyImages) -> Tensor:
         """Return class probabilities (N, K): the softmax of ``decision_function``.

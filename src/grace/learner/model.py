@@ -83,14 +83,6 @@ class Model:
         classifiers = dict(self.state.method.classifiers())
         return finite(scores(self.trainer, classifiers, self._unlabelled(images)))
 
-    def decide(self, images: AnyImages) -> Tensor:
-        """Score images with the primary predictor, calibrated: (N, K).
-
-        Raises:
-            GraceError: for images of another shape, or scores that are not finite.
-        """
-        return finite(scores(self.trainer, {"": self.classifier()}, self._unlabelled(images)))[""]
-
     def classifier(self) -> Classifier:
         """Return the primary predictor, calibrated."""
         primary = next(iter(self.state.method.classifiers().values()))
@@ -141,7 +133,14 @@ class Model:
         state.recogniser = Recogniser.fitted(seen, self.see(data, cache))
 
     def recognise(self, images: AnyImages) -> tuple[Tensor, Tensor]:
-        """Return the scores (N, K) of ``decide``, and how familiar images look (N,)."""
+        """Score images with the primary predictor, calibrated, and say how familiar they look.
+
+        Returns:
+            Scores (N, K) and familiarity (N,).
+
+        Raises:
+            GraceError: for images of another shape, or scores that are not finite.
+        """
         seen = self.see(self._unlabelled(images))
         return seen.logits, self.state.recogniser(seen.features, seen.logits)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Self, final
+from typing import Annotated, Any, Literal, final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -59,11 +59,6 @@ class SettingChange(BaseModel):
     before: Line
     after: Line
 
-    @classmethod
-    def of(cls, path: str, before: object, after: object) -> Self:
-        """Describe a change of a setting from one value to another."""
-        return cls(path=_line(path), before=_line(before), after=_line(after))
-
     def __str__(self) -> str:
         """Return it as "memory.max_mb 4.0 → 8.0"."""
         return f"{self.path} {self.before} → {self.after}"
@@ -73,7 +68,7 @@ def differences(before: ExperimentSettings, after: ExperimentSettings) -> tuple[
     """List the settings that differ; the method first, as its other settings follow from it."""
     old, new = (flatten(each.model_dump(mode="json")) for each in (before, after))
     return tuple(
-        SettingChange.of(path, old.get(path), new.get(path))
+        SettingChange(path=_line(path), before=_line(old.get(path)), after=_line(new.get(path)))
         for path in sorted({**old, **new}, key=lambda path: path != "method.name")
         if old.get(path) != new.get(path)
     )
