@@ -65,9 +65,8 @@ def under_way(home: ModelStore) -> Iterator[str]:
 def history(model: options.Learner, json: options.AsJson = False) -> None:
     """List all updates of a learner, and what was forgotten, pruned or rolled back."""
     home = ModelStore.open(model)
-    survey = home.survey()
+    survey, changes = home.survey(), home.history()
     say(*(f"warning: {error}" for error in survey.damaged.values()), *under_way(home), err=True)
-    changes = home.history()
     current = survey.in_use and survey.in_use.number
     kept = {None, *(made.number for made in survey.documents)}
     rows, facts = list[dict[str, Any]](), dict[int, dict[str, Any]]()
