@@ -74,7 +74,7 @@ def settings_for(args: argparse.Namespace, scenario: str) -> ExperimentSettings:
             },
             "engine": {
                 "device": args.device,
-                "compile": args.compile,
+                "compile": "auto" if args.compile == "auto" else args.compile == "true",
                 "precision": args.precision,
             },
         }
