@@ -116,6 +116,10 @@ class TestDamaged:
 
 
 class TestPrune:
+    def test_a_number_that_somebody_made_up_is_removed(self, home: Path) -> None:
+        version(home, 10**20 - 1).touch()
+        assert ModelStore.open(home).prune(keep=5) == [10**20 - 1]
+
     def test_the_newest_stay(self, home: Path) -> None:
         before = Learner.load(home).predict_proba(pictures(0, 3))
         result = call("prune", home, "--keep", "2")

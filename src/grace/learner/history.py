@@ -26,7 +26,7 @@ from grace.learner.setting_changes import Line, SettingChange
 
 MAX_BYTES = 1 << 24
 """The largest history that is read; before it gets larger, its older half is dropped."""
-_Number = Annotated[int, Field(ge=1, le=10**18)]
+_Number = Annotated[int, Field(ge=1)]
 
 
 @final
