@@ -152,7 +152,7 @@ def matrices(record: RunRecord) -> Iterable[Panel]:
     )
     rows = next((task.confusion for task in reversed(record.tasks) if task.confusion), ())
     if rows:
-        shares = [[100 * n / max(1, sum(row)) for n in row] for row in rows]
+        shares = [[100 * n / num for n in row] for row in rows for num in [max(1, sum(row))]]
         yield Panel("confusion (%)", "called", "true class", lambda axes: draw(axes, shares, 0))
 
 
