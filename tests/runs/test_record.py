@@ -55,6 +55,7 @@ def test_task_aware_numbers_by_hand(make_record: MakeRecord) -> None:
 def test_a_running_run_has_no_numbers(make_record: MakeRecord) -> None:
     running = read_record(make_record("der", done=0, status="running").directory)
     assert (running.info.status, running.tasks, running.complete) == ("running", (), False)
+    assert not read_record(make_record("grace", done=0, task_sizes=()).directory).complete
     assert (running.last, running.average, running.forgetting) == (None, None, None)
 
 

@@ -217,7 +217,7 @@ class RunRecord:
     @property
     def complete(self) -> bool:
         """``True`` if the run finished all its tasks."""
-        return self.info.status == "finished" and len(self.tasks) == len(self.info.task_sizes)
+        return self.info.status == "finished" and 0 < len(self.tasks) == len(self.info.task_sizes)
 
     def accuracies(self, *, task_aware: bool = False) -> list[float | None]:
         """Return the primary classifier's A_t (%) per task; ``None``: not tested."""
