@@ -27,7 +27,7 @@ def hits(text: str) -> list[str]:
 # Lines that read what others wrote by torch's own restricted reader, and why.
 RESTRICTED = {
     # A checkpoint of the package index, converted once to a file that needs no such reader.
-    'state: Mapping[str, Tensor] = torch.load(data, map_location="cpu", weights_only=True)',
+    'state: Mapping[str, Tensor] = torch.load(data, map_location="cpu", weights_only=True)'
 }
 
 

@@ -6,14 +6,7 @@ from typing import Any
 import pytest
 
 from grace.base.errors import DamagedError, GraceError
-from grace.base.words import (
-    counted,
-    did_you_mean_one_of,
-    in_bytes,
-    in_count,
-    in_seconds,
-    one_line,
-)
+from grace.base.words import counted, did_you_mean_one_of, in_bytes, in_count, in_seconds, one_line
 
 
 @pytest.mark.parametrize(

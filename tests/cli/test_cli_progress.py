@@ -165,9 +165,7 @@ def test_summary_says_what_is_unknown(
     assert "report" not in out
 
 
-def test_a_line_for_every_run_of_a_study_that_ends(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_line_for_every_run_of_a_study_that_ends(capsys: pytest.CaptureFixture[str]) -> None:
     now = Time()
     with StudyProgress(now) as progress:
         progress.planned(3, 1)

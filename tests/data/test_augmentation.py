@@ -7,18 +7,8 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as tv
 
-from grace.data.augmentation import (
-    Operation,
-    build_augmentation,
-    build_operations,
-    cut_out,
-    flip,
-)
-from grace.data.image_changes import (
-    NUM_CROP_DRAWS,
-    crop_boxes,
-    resized_crop,
-)
+from grace.data.augmentation import Operation, build_augmentation, build_operations, cut_out, flip
+from grace.data.image_changes import NUM_CROP_DRAWS, crop_boxes, resized_crop
 
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 

@@ -12,11 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from grace.data.augmentation import Augmentation, Operation, build_augmentation
-from grace.data.batches import (
-    WantedRows,
-    batch_sizes,
-    epoch_batches,
-)
+from grace.data.batches import WantedRows, batch_sizes, epoch_batches
 from grace.data.decoding import Reading
 from grace.data.file_images import FileImages
 from grace.data.images import LabelledImages, TensorImages, concatenate

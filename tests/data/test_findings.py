@@ -82,7 +82,7 @@ CASES: dict[str, tuple[Change, dict[str, str]]] = {
         {
             f"unreadable images (5): 'train/ant/a.jpg' {AS_IS}, 'train/ant/b.jpg' (the file is "
             "empty), 'train/ant/c.jpg' (its content is not an image), 'train/ant/d.png' (it has "
-            "too many pixels), 'train/ant/e.png' (10000×10000 pixels are too many)": "error",
+            "too many pixels), 'train/ant/e.png' (10000×10000 pixels are too many)": "error"
         },
     ),
     "a link to nothing": (
@@ -133,7 +133,7 @@ CASES: dict[str, tuple[Change, dict[str, str]]] = {
             "files and folders that are not used (6): 'cover.png' (an image outside the class "
             "folders), 'raw' (a folder beside train), 'train/ant/a.HEIC' (AVIF or HEIC: convert "
             "it to PNG or JPEG), 'train/ant/notes.txt' (no image), 'train/bee/pipe.png' (no "
-            "image) and 1 more": "warning",
+            "image) and 1 more": "warning"
         },
     ),
     "a refused name": (

@@ -131,7 +131,7 @@ def test_an_experiment_only_counts_copies_among_training_images(
     dataset = load(splits, streaming=streaming, skip_duplicates=True, image_size=8)
     assert torch.bincount(dataset.train.labels).tolist() == [5, 4, 5]
     assert dataset.notes == [
-        "images in two classes (1): 'train/bee/001.png' and 'train/cat/copy.png'",
+        "images in two classes (1): 'train/bee/001.png' and 'train/cat/copy.png'"
     ]
 
 

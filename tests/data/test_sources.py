@@ -6,13 +6,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from grace.data.arrays import (
-    chosen_classes,
-    first_of_each,
-    for_channels,
-    held_out,
-    to_channels,
-)
+from grace.data.arrays import chosen_classes, first_of_each, for_channels, held_out, to_channels
 from grace.data.images import Dataset, LabelledImages, TensorImages
 from grace.data.sources import load_dataset
 from grace.settings.experiment import DataSettings

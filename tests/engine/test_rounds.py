@@ -22,15 +22,7 @@ from grace.methods.classification import classification
 from grace.nn.heads import LinearHead
 from grace.nn.resnets import CifarResNet
 from grace.settings.recipe import Recipe
-from support.hand_worked import (
-    Killed,
-    MeanTimes,
-    Shelf,
-    phase,
-    recipe,
-    trainer,
-    value_of,
-)
+from support.hand_worked import Killed, MeanTimes, Shelf, phase, recipe, trainer, value_of
 from support.tiny_streams import labelled, same, state
 
 ADAMW = recipe(

@@ -17,16 +17,7 @@ from grace.runs.stream import Stream
 from grace.settings.experiment import MemorySettings
 from support.driven import batch, drive, forget, head_of, module_of
 from support.interruptions import interrupted
-from support.tiny_streams import (
-    SIZE,
-    dataset,
-    labelled,
-    learn,
-    learner,
-    recipe,
-    settings,
-    task,
-)
+from support.tiny_streams import SIZE, dataset, labelled, learn, learner, recipe, settings, task
 from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

@@ -16,16 +16,7 @@ from grace.methods.tagfex import TagFex
 from grace.nn.attention import TaskAgnostic
 from grace.settings.experiment import MemorySettings
 from support.driven import batch, drive, forget, module_of
-from support.tiny_streams import (
-    SIZE,
-    labelled,
-    learn,
-    learner,
-    recipe,
-    settings,
-    state,
-    task,
-)
+from support.tiny_streams import SIZE, labelled, learn, learner, recipe, settings, state, task
 from support.typed import present, typed
 
 pytestmark = pytest.mark.usefixtures("tiny_backbones")

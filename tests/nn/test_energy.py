@@ -81,12 +81,7 @@ def test_fused_rows_by_hand() -> None:
     correction = torch.tensor([1.0, -0.5]), torch.tensor([10.0, 20.0])
     # Class 0 is of task 0, factor 2; classes 1 and 2 of task 1, factor ½.
     weight, bias = fused_rows(old, prototypes, new, correction, torch.tensor([0, 1, 1]))
-    assert weight.tolist() == [
-        [1.0, 2.0, 4.0],
-        [2.0, 1.5, 2.0],
-        [9.0, 1.5, 2.0],
-        [0.0, 5.0, 6.0],
-    ]
+    assert weight.tolist() == [[1.0, 2.0, 4.0], [2.0, 1.5, 2.0], [9.0, 1.5, 2.0], [0.0, 5.0, 6.0]]
     # 0.5 + 2·0.1 + 10, −1 + 0.2/2 + 20, 4 + 0.2/2 + 20, and the new class's own.
     assert bias.tolist() == pytest.approx([10.7, 19.1, 24.1, 7.0], abs=1e-5)
 

@@ -51,9 +51,7 @@ def test_copy_shares_nothing_and_carries_no_gradients() -> None:
     original = network(1, 2).train()
     loss = original(torch.randn(4, 3, 8, 8)).square().sum()
     for parameter, gradient in zip(
-        original.parameters(),
-        torch.autograd.grad(loss, list(original.parameters())),
-        strict=True,
+        original.parameters(), torch.autograd.grad(loss, list(original.parameters())), strict=True
     ):
         parameter.grad = gradient
     clone = copy_of(original)

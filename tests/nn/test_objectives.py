@@ -9,10 +9,7 @@ from grace.nn.losses.classification import (
     new_class_cross_entropy,
     shared_target,
 )
-from grace.nn.losses.distillation import (
-    distillation_share,
-    logit_distillation,
-)
+from grace.nn.losses.distillation import distillation_share, logit_distillation
 from support.typed import present
 
 

@@ -26,11 +26,7 @@ from grace.methods.replay import Replay
 from grace.nn.heads import Head, LinearHead
 from grace.runs.model import RunRecord
 from grace.runs.run import run as run_experiment
-from grace.settings.experiment import (
-    EngineSettings,
-    ScenarioSettings,
-    SeedSettings,
-)
+from grace.settings.experiment import EngineSettings, ScenarioSettings, SeedSettings
 from grace.settings.method import AnyMethodSettings
 from grace.settings.registry import METHODS, Entry
 from support.contract import VARIANTS
@@ -193,11 +189,7 @@ def test_all_that_decides_how_sums_are_rounded(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("seconds", "1e400"),
-        ("seconds", "-1000000.0"),
-        ("losses", '{"<script>":1.0}'),
-    ],
+    [("seconds", "1e400"), ("seconds", "-1000000.0"), ("losses", '{"<script>":1.0}')],
 )
 def test_a_forged_entry_is_trained_anew(
     trained: list[str], shared: Path, tmp_path: Path, name: str, value: str
@@ -252,10 +244,7 @@ class Headed(Plain):
         return head
 
 
-@pytest.mark.parametrize(
-    ("method", "left"),
-    [(Headed, 2), (Plain, 1)],
-)
+@pytest.mark.parametrize(("method", "left"), [(Headed, 2), (Plain, 1)])
 def test_a_first_task_is_shared_by_what_it_holds(
     trained: list[str],
     method: type[Method],

@@ -9,13 +9,7 @@ import pytest
 from grace.base.errors import GraceError
 from grace.runs.model import RunInfo
 from grace.runs.provenance import collect_hardware, collect_versions, commit, fingerprints
-from grace.runs.record import (
-    RecordWriter,
-    find_runs,
-    read_record,
-    read_records,
-    run_directory,
-)
+from grace.runs.record import RecordWriter, find_runs, read_record, read_records, run_directory
 from grace.settings.load import load_experiment
 from support.synthetic_records import MakeRecord
 

@@ -13,12 +13,7 @@ from grace.base.errors import GraceError, GraceWarning
 from grace.runs.model import RunRecord
 from grace.runs.record import read_record
 from grace.settings.experiment import ExperimentSettings
-from grace.studies.plan import (
-    Found,
-    Plan,
-    Selection,
-    expansions,
-)
+from grace.studies.plan import Found, Plan, Selection, expansions
 from grace.studies.results import StudyResult
 from grace.studies.schema import StudySettings, load_study
 from grace.studies.study import make_study

@@ -8,14 +8,7 @@ from pydantic import ValidationError
 
 from grace.base.errors import GraceError
 from grace.runs.model import DatasetRecord, ParameterRecord, RunRecord
-from grace.studies.plan import (
-    Found,
-    Selection,
-    aligned_size,
-    all_runs,
-    settings_of,
-    study_cells,
-)
+from grace.studies.plan import Found, Selection, aligned_size, all_runs, settings_of, study_cells
 from grace.studies.schema import StudySettings, load_study
 from support.synthetic_records import MakeRecord
 

@@ -46,11 +46,7 @@ def judged(make_record: MakeRecord, claim: dict[str, Any], numbers: Numbers = TH
             "fails",
         ),
         # 2.5 − 3, 2.5 − 2, 2.5 − 3: deviation 0.5774, standard error 1/3.
-        (
-            {"left": {"der": 0.5}, "right": "grace", "metric": "backbones"},
-            [-1 / 6],
-            "within noise",
-        ),
+        ({"left": {"der": 0.5}, "right": "grace", "metric": "backbones"}, [-1 / 6], "within noise"),
         # The best other by seed: 69.8, 70.4, 71.1.
         ({"left": "grace", "right": "best", "metric": "average"}, [1.7 / 3], "holds"),
         ({"left": "foster", "right": "second"}, [-9.0], "fails"),

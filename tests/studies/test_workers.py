@@ -16,14 +16,7 @@ from grace.base.lock import exclusive
 from grace.settings.load import load_experiment
 from grace.studies.plan import Plan, Selection
 from grace.studies.schema import StudySettings
-from grace.studies.workers import (
-    Job,
-    carry_out,
-    run_here,
-    why_failed,
-    with_threads,
-    workers_here,
-)
+from grace.studies.workers import Job, carry_out, run_here, why_failed, with_threads, workers_here
 from support.runs_here import Started
 
 SETTINGS = load_experiment("digits", ["engine.device=cpu"])

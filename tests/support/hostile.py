@@ -388,11 +388,7 @@ KINDS: Mapping[str, tuple[int, Callable[[Files], st.SearchStrategy[Write]], set[
         BOTH,
     ),
     "damaged object": (12, changed(live, damaged), {"refused"}),
-    "forged document": (
-        65,
-        changed(documents, lambda data: forged(with_all_fields(data))),
-        BOTH,
-    ),
+    "forged document": (65, changed(documents, lambda data: forged(with_all_fields(data))), BOTH),
     "forged object": (35, forged_object, BOTH),
     "other layout": (30, other_layout, BOTH),
     "unfinished": (15, unfinished, BOTH),

@@ -184,9 +184,7 @@ class Culprit:
             next(parts.get("head", last).module.parameters()).fill_(float("nan"))
 
 
-def untouched(
-    item: Work,
-) -> tuple[list[torch.nn.Module], list[tuple[torch.nn.Module, list[str]]]]:
+def untouched(item: Work) -> tuple[list[torch.nn.Module], list[tuple[torch.nn.Module, list[str]]]]:
     """What a piece of work must leave alone: whole modules, and parameters of the others.
 
     A phase may change what its parts say; a sweep nothing, and one with gradients neither, but for
