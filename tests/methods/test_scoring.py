@@ -31,7 +31,7 @@ class Pixel(nn.Module):
 
 
 def test_one_pass_per_group_of_backbones() -> None:
-    trainer = learner(Finetune.Settings(base=recipe())).trainer
+    trainer = learner(Finetune.Settings(base=recipe())).model.trainer
     first, second = Pixel(1), Pixel(6)
     data = labelled({0: 4, 3: 3})
     Pixel.seen = 0
@@ -55,6 +55,6 @@ def test_one_pass_per_group_of_backbones() -> None:
 
 
 def test_no_predictors_need_no_pass() -> None:
-    trainer = learner(Finetune.Settings(base=recipe())).trainer
+    trainer = learner(Finetune.Settings(base=recipe())).model.trainer
     assert scores(trainer, {}, labelled({0: 1})) == {}
     assert trainer.work == []
