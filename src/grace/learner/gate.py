@@ -363,11 +363,9 @@ def too_fine(gate: GateSettings, counts: Sequence[int]) -> Iterator[str]:
     for name, (num, num_tests) in each.items():
         limit, smallest = getattr(gate, name), smallest_drop(num, num_tests)
         if limit is not None and limit < smallest - _ROUNDING:
-            what = f"gate.{name}={limit:g} is too fine: {counted(num, 'held-out image')}"
-            what += " can show no drop"
-            enough = math.ceil(10 * smallest - 1e-9) / 10
-            what += f" below {enough:g} points; set no less" if smallest <= 100 else ""
-            yield what
+            images, enough = counted(num, "held-out image"), math.ceil(10 * smallest - 1e-9) / 10
+            least = f" below {enough:g} points; set no less" if smallest <= 100 else ""
+            yield f"gate.{name}={limit:g} is too fine: {images} can show no drop{least}"
 
 
 def _by_old(accuracy: Accuracies, limit: float) -> Ruling:
